@@ -1,0 +1,1 @@
+"""The frontend and the engine core: requests in, tokens and text out."""

@@ -1,0 +1,1 @@
+"""Executors: how the engine core reaches the worker that runs a plan."""

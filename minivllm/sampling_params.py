@@ -1,0 +1,87 @@
+"""Owns what a caller may ask of generation. Checked once, when it is made; read-only for the engine.
+
+Upstream: vllm/sampling_params.py::SamplingParams. A field that this engine does not implement does not exist here:
+an accepted option that does nothing is worse than an error.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+# Temperatures below this are greedy: the argmax, no draw. vLLM uses the same threshold.
+SAMPLING_EPS = 1e-5
+
+
+class RepetitionDetectionParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Stop when the tail of the output is one pattern, repeated.
+
+    The output stops when, for some size p in [min_pattern_size, max_pattern_size], its last p * min_count tokens
+    are the same p tokens min_count times.
+    """
+
+    max_pattern_size: int
+    min_count: int = 2
+    min_pattern_size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.min_count < 2:
+            raise ValueError(f"min_count must be at least 2, got {self.min_count}")
+        if not 1 <= self.min_pattern_size <= self.max_pattern_size:
+            raise ValueError(
+                "min_pattern_size must be at least 1 and at most max_pattern_size, "
+                f"got {self.min_pattern_size} and {self.max_pattern_size}"
+            )
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to sample one request.
+
+    Attributes:
+        temperature: 0 is greedy. Logits are divided by it before the draw.
+        top_p: Keep the smallest set of tokens whose probability reaches this. 1 keeps all.
+        top_k: Keep this many most likely tokens. 0 or -1 keeps all.
+        min_p: Drop tokens less likely than this times the most likely one. 0 keeps all.
+        seed: Makes the draw depend on (seed, position) only, not on the batch or on earlier requests.
+        max_tokens: Output length limit; None means up to the model's length.
+        min_tokens: No stop by end-of-sequence or stop id before this many output tokens.
+        stop_token_ids: Token ids that finish the request. They count as output.
+        ignore_eos: Go on after the end-of-sequence token.
+        repetition_detection: Finish a request whose output only repeats itself.
+        skip_special_tokens: Leave special tokens out of the text.
+        skip_reading_prefix_cache: Compute the whole prompt even if parts of it are cached.
+        eos_token_id: Set by the frontend from the model; callers leave it alone.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    repetition_detection: RepetitionDetectionParams | None = None
+    skip_special_tokens: bool = True
+    skip_reading_prefix_cache: bool = False
+    eos_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be 0 or more and finite, got {self.temperature}")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+        if self.top_k < -1:
+            raise ValueError(f"top_k must be -1 or 0 (keep all) or at least 1, got {self.top_k}")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if self.min_tokens < 0:
+            raise ValueError(f"min_tokens must be 0 or more, got {self.min_tokens}")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature < SAMPLING_EPS
