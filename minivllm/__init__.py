@@ -1,0 +1,33 @@
+"""minivllm: a compact engine with vLLM V1's names and boundaries, and the maps to read vLLM by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minivllm.entrypoints.llm import LLM
+    from minivllm.outputs import CompletionOutput, RequestOutput
+    from minivllm.sampling_params import SamplingParams
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+
+# Names are imported on first use, so that `import minivllm` costs nothing and never imports torch.
+_HOME = {
+    "LLM": "minivllm.entrypoints.llm",
+    "CompletionOutput": "minivllm.outputs",
+    "RequestOutput": "minivllm.outputs",
+    "SamplingParams": "minivllm.sampling_params",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'minivllm' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,60 @@
+"""Owns the messages between the frontend and the engine core: ids and parameters down, ids and reasons up. No text.
+
+They stand in core/ and not in engine/ because the scheduler makes the outputs, and core/ imports nothing above it.
+Upstream: vllm/v1/engine/__init__.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from minivllm.core.request import FinishReason, LoRARequest, MultiModalItem
+from minivllm.sampling_params import SamplingParams
+
+
+class EngineCoreRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request on its way to the core. Upstream: EngineCoreRequest.
+
+    Attributes:
+        request_id: Unique id.
+        prompt_token_ids: The prompt; the core never sees its text.
+        sampling_params: With `eos_token_id` and `max_tokens` filled in.
+        arrival_time: Breaks ties between equal priorities.
+        priority: Lower runs first under the priority policy.
+        cache_salt: Keeps its cached prefixes apart from those of other salts.
+        lora_request: Adapter to apply.
+        mm_features: Inputs that stand for placeholder tokens.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    arrival_time: float = 0.0
+    priority: int = 0
+    cache_salt: str | None = None
+    lora_request: LoRARequest | None = None
+    mm_features: tuple[MultiModalItem, ...] = ()
+
+
+class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one step brought for one request.
+
+    Attributes:
+        request_id: Whose.
+        new_token_ids: Tokens that it gained, in order, cut at the one that ended it.
+        finish_reason: None while it goes on.
+        stop_reason: The stop id that ended it; None for the end-of-sequence token.
+        num_cached_tokens: With the first output: prompt tokens that were found in the prefix cache.
+    """
+
+    request_id: str
+    new_token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    num_cached_tokens: int | None = None
+
+
+class EngineCoreOutputs(msgspec.Struct, frozen=True):
+    """All outputs of one step."""
+
+    outputs: list[EngineCoreOutput]

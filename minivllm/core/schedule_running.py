@@ -1,0 +1,140 @@
+"""Owns the first half of a step: running requests, in order, and whom to preempt when blocks run out.
+
+Upstream: the first loop of vllm/v1/core/sched/scheduler.py::Scheduler.schedule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minivllm.core.decisions import Decision, Reason
+from minivllm.core.free_block_queue import KVCacheBlock
+from minivllm.core.kv_cache_manager import BlockShortage
+from minivllm.core.request import Request
+from minivllm.core.step import PauseState, Step
+
+if TYPE_CHECKING:
+    from minivllm.core.scheduler import Scheduler
+
+
+def schedule_running(scheduler: Scheduler, step: Step) -> None:
+    """Give every running request as many tokens as it owes, within the budget, until one cannot get blocks."""
+    decisions = step.decisions
+    threshold = scheduler.config.long_prefill_token_threshold
+    index = 0
+    while index < len(scheduler.running):
+        request = scheduler.running[index]
+        if step.token_budget == 0:
+            reason = Reason.PAUSED_ALL if scheduler.pause_state == PauseState.PAUSED_ALL else Reason.TOKEN_BUDGET
+            decisions.stop = Decision(request.request_id, reason, {"budget": decisions.budget, "left": 0})
+            return
+        if request.num_output_placeholders and _max_tokens_in_flight(request):
+            numbers = {"placeholders": request.num_output_placeholders, "max_tokens": request.max_tokens}
+            decisions.not_scheduled.append(Decision(request.request_id, Reason.OUTPUT_IN_FLIGHT, numbers))
+            index += 1
+            continue
+
+        debt = (
+            request.num_tokens
+            + len(request.spec_token_ids)
+            + request.num_output_placeholders
+            - request.num_computed_tokens
+        )
+        num_new_tokens = min(debt, threshold) if threshold else debt
+        room = scheduler.max_model_len - request.num_computed_tokens - 1
+        num_new_tokens = min(num_new_tokens, step.token_budget, room)
+        if num_new_tokens <= 0:
+            record_cut(scheduler, step, request, debt, 0)
+            index += 1  # not `break`: someone further down may still have work
+            continue
+
+        new_blocks, index = _allocate_or_preempt(scheduler, step, request, num_new_tokens, index)
+        if isinstance(new_blocks, BlockShortage):
+            decisions.stop = Decision(request.request_id, Reason.NO_FREE_BLOCKS, new_blocks.numbers)
+            return
+        if num_new_tokens != debt:
+            record_cut(scheduler, step, request, debt, num_new_tokens)
+        step.running.append(request)
+        step.num_scheduled_tokens[request.request_id] = num_new_tokens
+        step.token_budget -= num_new_tokens
+        if new_blocks:
+            step.new_blocks[request.request_id] = new_blocks
+        if request.lora_request is not None:
+            step.loras.add(request.lora_request)
+        if request.spec_token_ids:
+            _schedule_drafts(step, request, num_new_tokens)
+        index += 1
+
+
+def _max_tokens_in_flight(request: Request) -> bool:
+    """Whether steps in flight are sure to bring the last token that a request may have (async scheduling)."""
+    # The first placeholder is a token that will come for sure; the others may be drafts that are rejected.
+    sure = request.num_computed_tokens + 2 - request.num_output_placeholders
+    return sure >= request.num_prompt_tokens + request.max_tokens
+
+
+def _allocate_or_preempt(
+    scheduler: Scheduler, step: Step, request: Request, num_new_tokens: int, index: int
+) -> tuple[list[KVCacheBlock] | BlockShortage, int]:
+    """Get blocks for a running request, at the cost of others if need be.
+
+    Returns:
+        The new blocks, or the shortage if the request itself became the victim; and the index of the request
+        in `running`, which moves when someone before it leaves.
+    """
+    while True:
+        new_blocks = scheduler.kv_cache_manager.allocate_slots(
+            request, num_new_tokens, num_lookahead_tokens=scheduler.config.num_lookahead_tokens
+        )
+        if not isinstance(new_blocks, BlockShortage):
+            return new_blocks, index
+        victim, index = _take_victim(scheduler, step, index)
+        step.decisions.preempted.append((victim.request_id, victim.num_computed_tokens, request.request_id))
+        step.decisions.not_scheduled.append(Decision(victim.request_id, Reason.PREEMPTED, new_blocks.numbers))
+        scheduler.preempt_request(victim)
+        step.preempted.append(victim)
+        if victim is request:
+            return new_blocks, index
+
+
+def _take_victim(scheduler: Scheduler, step: Step, index: int) -> tuple[Request, int]:
+    """Take the least important request off the running list, and out of the plan if it is in it already."""
+    if scheduler.config.policy == "fcfs":
+        return scheduler.running.pop(), index
+    victim = max(scheduler.running, key=lambda r: (r.priority, r.arrival_time))
+    victim_index = scheduler.running.index(victim)
+    del scheduler.running[victim_index]
+    was_scheduled = victim.request_id in step.num_scheduled_tokens
+    if was_scheduled:
+        step.running.remove(victim)
+        step.token_budget += step.num_scheduled_tokens.pop(victim.request_id)
+        step.new_blocks.pop(victim.request_id, None)
+        step.spec_tokens.pop(victim.request_id, None)
+        step.decisions.cut = [cut for cut in step.decisions.cut if cut.request_id != victim.request_id]
+    # vLLM 0.27.1 moves the index only for a victim that is in the plan. One that was passed over shifts the list
+    # just the same, and then the next request is skipped (vllm#49097).
+    moves = was_scheduled if scheduler.config.semantics == "vllm-0.27.1" else victim_index < index
+    return victim, index - 1 if moves else index
+
+
+def _schedule_drafts(step: Step, request: Request, num_new_tokens: int) -> None:
+    """Put as many drafts into the plan as tokens were granted beyond the known ones."""
+    num_drafts = num_new_tokens + request.num_computed_tokens - request.num_tokens - request.num_output_placeholders
+    if num_drafts > 0:
+        step.spec_tokens[request.request_id] = request.spec_token_ids[:num_drafts]
+    request.spec_token_ids = []
+
+
+def record_cut(scheduler: Scheduler, step: Step, request: Request, debt: int, granted: int) -> None:
+    """Record which limit gave a request less than it owed. Called before its tokens are taken off the budget."""
+    threshold = scheduler.config.long_prefill_token_threshold
+    if debt <= 0:
+        reason, limit = Reason.OUTPUT_IN_FLIGHT, 0
+    elif threshold and granted == threshold:
+        reason, limit = Reason.LONG_PREFILL_THRESHOLD, threshold
+    elif granted == step.token_budget:
+        reason, limit = Reason.TOKEN_BUDGET, step.token_budget
+    else:
+        reason, limit = Reason.MAX_MODEL_LEN, scheduler.max_model_len
+    decision = Decision(request.request_id, reason, {"asked": debt, "granted": granted, "limit": limit})
+    (step.decisions.cut if granted > 0 else step.decisions.not_scheduled).append(decision)

@@ -1,0 +1,219 @@
+"""Owns reading a workload file: engine limits and pinned arrivals, with made-up tokens and no model.
+
+The format is that of the scheduler oracle. Every mistake in a file is told with its place and what would be right.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from minivllm.config import CacheConfig, ModelConfig, SchedulerConfig, SchedulerPolicy, Semantics, VllmConfig
+from minivllm.core.messages import EngineCoreRequest
+from minivllm.sampling_params import SamplingParams
+from minivllm.scenarios.driver import DEFAULT_MAX_STEPS, Arrival
+
+# Arrivals of one step differ by one in `arrival_time`; steps lie this far apart.
+_ARRIVAL_TIME_PER_STEP = 1000
+
+
+class WorkloadError(ValueError):
+    """A workload that cannot be run. The message names the file, the place and the remedy."""
+
+
+class WorkloadConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of the simulated engine: see SchedulerConfig and CacheConfig for what they mean."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    num_gpu_blocks: int
+    max_model_len: int
+    long_prefill_token_threshold: int = 0
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    policy: SchedulerPolicy = "fcfs"
+    vocab_size: int = 1000
+    eos_token_id: int | None = None
+    watermark: float = 0.0
+    scheduler_reserve_full_isl: bool = True
+    async_scheduling: bool = False
+    max_steps: int = DEFAULT_MAX_STEPS
+
+
+class WorkloadRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One request of a workload."""
+
+    id: str
+    arrival_step: int
+    prompt_token_ids: list[int]
+    max_tokens: int
+    priority: int = 0
+    min_tokens: int = 0
+    stop_token_ids: list[int] | None = None
+    eos_token_id: int | None = None
+    ignore_eos: bool = False
+    abort_step: int | None = None
+    abort_phase: Literal["before", "mid"] = "before"
+    arrival_time: float | None = None
+
+
+class _WorkloadFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str = ""
+    config: WorkloadConfig
+    requests: list[WorkloadRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload, ready to run.
+
+    Attributes:
+        name: Its name.
+        vllm_config: Engine settings.
+        vocab_size: Of the made-up tokens.
+        arrivals: Who comes when.
+        max_steps: Step limit of the run.
+    """
+
+    name: str
+    vllm_config: VllmConfig
+    vocab_size: int
+    arrivals: list[Arrival]
+    max_steps: int
+
+
+def load_workload(path: Path, semantics: Semantics) -> Workload:
+    """Read and check a workload file.
+
+    Raises:
+        WorkloadError: The file is missing, is not JSON, or describes something that cannot be run.
+    """
+    try:
+        raw = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise WorkloadError(f"{path}: there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise WorkloadError(f"{path}: cannot be read as text: {error}") from None
+    try:
+        document = json.loads(raw)
+    except json.JSONDecodeError as error:
+        raise WorkloadError(
+            f"{path}, line {error.lineno}, column {error.colno}: not valid JSON: {error.msg}. Is the file complete?"
+        ) from None
+    _check_keys(document, path)
+    try:
+        file = msgspec.convert(document, _WorkloadFile)
+        return _build(file, semantics)
+    except WorkloadError as error:
+        raise WorkloadError(f"{path}: {error}") from None
+    except (msgspec.ValidationError, ValueError) as error:
+        raise WorkloadError(f"{path}: {_plain(str(error))}{_line_of(str(error), raw)}") from None
+
+
+def _build(file: _WorkloadFile, semantics: Semantics) -> Workload:
+    config = file.config
+    _check_at_least("config.vocab_size", config.vocab_size, 1)
+    _check_at_least("config.max_steps", config.max_steps, 1)
+    scheduler_config = SchedulerConfig(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        long_prefill_token_threshold=config.long_prefill_token_threshold,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        policy=config.policy,
+        scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
+        watermark=config.watermark,
+        async_scheduling=config.async_scheduling,
+        semantics=semantics,
+    )
+    cache_config = CacheConfig(
+        block_size=config.block_size,
+        num_gpu_blocks=config.num_gpu_blocks,
+        enable_prefix_caching=config.enable_prefix_caching,
+        hash_seed=b"workload",
+    )
+    vllm_config = VllmConfig(
+        model_config=ModelConfig(model="simulated"), scheduler_config=scheduler_config, cache_config=cache_config
+    )
+    seen: set[str] = set()
+    arrivals = []
+    for index, request in enumerate(file.requests):
+        where = f"requests[{index}] ({request.id!r})"
+        if request.id in seen:
+            raise WorkloadError(f"{where}: the id is used twice; give every request its own")
+        seen.add(request.id)
+        arrivals.append(_arrival(index, request, config, where))
+    return Workload(file.name, vllm_config, config.vocab_size, arrivals, config.max_steps)
+
+
+def _arrival(index: int, request: WorkloadRequest, config: WorkloadConfig, where: str) -> Arrival:
+    _check_at_least(f"{where}: arrival_step", request.arrival_step, 0)
+    if not request.prompt_token_ids:
+        raise WorkloadError(f"{where}: prompt_token_ids is empty; give it at least one token")
+    for position, token_id in enumerate(request.prompt_token_ids):
+        if not 0 <= token_id < 1 << 31:
+            raise WorkloadError(f"{where}: prompt_token_ids[{position}] is {token_id}; a token id is 0 or more")
+    if request.abort_step is not None:
+        _check_at_least(f"{where}: abort_step", request.abort_step, 0)
+    eos_token_id = request.eos_token_id if request.eos_token_id is not None else config.eos_token_id
+    arrival_time = request.arrival_time
+    if arrival_time is None:
+        arrival_time = float(request.arrival_step * _ARRIVAL_TIME_PER_STEP + index)
+    try:
+        sampling_params = SamplingParams(
+            temperature=0.0,
+            max_tokens=request.max_tokens,
+            min_tokens=request.min_tokens,
+            stop_token_ids=tuple(request.stop_token_ids or ()),
+            ignore_eos=request.ignore_eos,
+            eos_token_id=eos_token_id,
+        )
+    except ValueError as error:
+        raise WorkloadError(f"{where}: {error}") from None
+    core_request = EngineCoreRequest(
+        request.id, request.prompt_token_ids, sampling_params, arrival_time=arrival_time, priority=request.priority
+    )
+    return Arrival(request.arrival_step, core_request, request.abort_step, request.abort_phase)
+
+
+def _check_at_least(name: str, value: int, minimum: int) -> None:
+    if value < minimum:
+        raise WorkloadError(f"{name} must be at least {minimum}, got {value}")
+
+
+def _check_keys(document: Any, path: Path) -> None:
+    """Name an unknown key with the known one that it may stand for; msgspec only says that it is unknown."""
+    if not isinstance(document, dict):
+        raise WorkloadError(f"{path}: a workload is a JSON object with 'config' and 'requests'")
+    places: list[tuple[str, Any, type[msgspec.Struct]]] = [("", document, _WorkloadFile)]
+    places.append(("config.", document.get("config"), WorkloadConfig))
+    requests = document.get("requests")
+    for index, request in enumerate(requests if isinstance(requests, list) else []):
+        places.append((f"requests[{index}].", request, WorkloadRequest))
+    for prefix, value, struct in places:
+        known = list(struct.__struct_fields__)
+        for key in value if isinstance(value, dict) else ():
+            if key not in known:
+                close = difflib.get_close_matches(key, known, 1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
+                raise WorkloadError(f"{path}: {prefix}{key} is not a key of a workload; {hint}")
+
+
+def _plain(message: str) -> str:
+    """msgspec's message, with the place in front: "config.block_size: Expected `int`, got `str`"."""
+    text, separator, place = message.partition(" - at `$")
+    return f"{place.rstrip('`').lstrip('.')}: {text}" if separator else message
+
+
+def _line_of(message: str, raw: str) -> str:
+    """The line of the file where the key named last in a message stands, if it stands there only once."""
+    place = message.partition(" - at `$")[2].rstrip("`")
+    key = place.rpartition(".")[2].partition("[")[0] or place
+    lines = [number for number, line in enumerate(raw.splitlines(), 1) if f'"{key}"' in line]
+    return f" (line {lines[0]})" if len(lines) == 1 else ""

@@ -1,0 +1,92 @@
+"""Owns the comparison format: one JSON line a step with everything that the scheduler decided.
+
+It is the format in which vLLM's own scheduler was recorded, so equal lines mean equal plans. A pure function of the
+event log: simulated and real runs go through the same code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from minivllm.trace.events import Event
+
+_PLAN_FIELDS = (
+    "scheduled",
+    "total_scheduled",
+    "new",
+    "resumed",
+    "running",
+    "preempted",
+    "finished_since_last",
+    "block_ids",
+    "num_computed_before",
+    "num_computed_after",
+    "prefix_cache",
+    "num_common_prefix_blocks",
+    "free_blocks_scheduled",
+)
+
+
+def plan_lines(events: Iterable[Event], *, is_async: bool) -> list[dict[str, Any]]:
+    """One line a step, in order.
+
+    Args:
+        events: A log's events.
+        is_async: Whether the run planned ahead: then a line says of which step an output was (`update_of`).
+    """
+    steps: dict[int, list[Event]] = {}
+    sampled: dict[int, dict[str, list[int]]] = {}
+    refused: set[str] = set()
+    for event in events:
+        if event.step >= 0:
+            steps.setdefault(event.step, []).append(event)
+        if event.kind == "update":
+            sampled[event.data["update_of"]] = event.data["sampled"]
+        if event.kind == "request.refused" and event.request is not None:
+            refused.add(event.request)
+    return [_line(step, steps[step], sampled.get(step, {}), refused, is_async) for step in sorted(steps)]
+
+
+def _line(
+    step: int, events: list[Event], sampled: dict[str, list[int]], refused: set[str], is_async: bool
+) -> dict[str, Any]:
+    by_kind = {event.kind: event.data for event in events}
+    line: dict[str, Any] = {"step": step}
+    if arrived := [e.request for e in events if e.kind == "request.arrived" and e.request not in refused]:
+        line["arrived"] = arrived
+    if here := [e.request for e in events if e.kind == "request.refused"]:
+        line["refused"] = here
+    aborted = {e.data["phase"]: sorted(e.data["ended"]) for e in events if e.kind == "requests.aborted"}
+    if "before" in aborted:
+        line["aborted"] = aborted["before"]
+    if "schedule" in by_kind:
+        plan = by_kind["schedule"]
+        line.update({name: plan[name] for name in _PLAN_FIELDS})
+        line["sampled"] = {i: sampled[i][0] for i, _ in plan["scheduled"] if sampled.get(i)}
+        line["waiting_scheduled"] = plan["waiting_scheduled"]
+        line["running_scheduled"] = plan["running_scheduled"]
+    else:
+        line["idle"] = True
+    if "mid" in aborted:
+        line["aborted_mid"] = aborted["mid"]
+    if "update" in by_kind:
+        update = by_kind["update"]
+        if is_async:
+            line["update_of"] = update["update_of"]
+        line["emitted"] = update["emitted"]
+        line["finished"] = update["finished"]
+    end = by_kind["step.end"]
+    line["waiting"], line["running_after"] = end["waiting"], end["running_after"]
+    if end["skipped_waiting"]:
+        line["skipped_waiting"] = end["skipped_waiting"]
+    line.update({name: end[name] for name in ("free_blocks", "free_head", "cached_hashes")})
+    if "run.truncated" in by_kind:
+        line["truncated"] = True
+    return line
+
+
+def dump(line: dict[str, Any]) -> str:
+    """A line as text, without spaces."""
+    return json.dumps(line, separators=(",", ":"))
