@@ -1,0 +1,98 @@
+"""Owns turning a caller's flat arguments into checked settings. Upstream: vllm/engine/arg_utils.py::EngineArgs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from minivllm.config import BatchKind, CacheConfig, ModelConfig, SchedulerConfig, SchedulerPolicy, VllmConfig
+
+DEFAULT_MODEL = "stories-5m"
+_DEFAULT_BATCHED_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineArgs:
+    """Everything that `LLM(...)` accepts, with vLLM's names. What each means stands in minivllm/config.py.
+
+    None means: derived from the model or from other settings.
+    """
+
+    model: str = DEFAULT_MODEL
+    tokenizer: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    load_format: Literal["auto", "dummy"] = "auto"
+    seed: int = 0
+    max_model_len: int | None = None
+    block_size: int = 16
+    num_gpu_blocks_override: int | None = None
+    kv_cache_memory_bytes: int | None = None
+    enable_prefix_caching: bool = True
+    prefix_caching_hash_seed: bytes | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int | None = None
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    scheduling_policy: SchedulerPolicy = "fcfs"
+    scheduler_reserve_full_isl: bool = True
+    watermark: float = 0.0
+    async_scheduling: bool = False
+    batch: BatchKind = "slots"
+
+    @classmethod
+    def from_kwargs(cls, **kwargs: Any) -> EngineArgs:
+        """Like the constructor, but an unknown name is told with the known ones."""
+        known = {f.name for f in fields(cls)}
+        if unknown := sorted(set(kwargs) - known):
+            raise TypeError(f"unknown engine argument {unknown[0]!r}; known are {', '.join(sorted(known))}")
+        return cls(**kwargs)
+
+    def create_engine_config(self, max_position_embeddings: int) -> VllmConfig:
+        """Check everything together.
+
+        Args:
+            max_position_embeddings: Longest sequence that the model was made for.
+
+        Raises:
+            ValueError: Settings that contradict each other or the model.
+        """
+        max_model_len = self.max_model_len if self.max_model_len is not None else max_position_embeddings
+        if max_model_len > max_position_embeddings:
+            raise ValueError(
+                f"max_model_len ({max_model_len}) must not exceed what the model was made for "
+                f"({max_position_embeddings} tokens)"
+            )
+        batched_tokens = self.max_num_batched_tokens
+        if batched_tokens is None:
+            needed = self.max_num_seqs if self.enable_chunked_prefill else max(self.max_num_seqs, max_model_len)
+            batched_tokens = max(_DEFAULT_BATCHED_TOKENS, needed)
+        return VllmConfig(
+            model_config=ModelConfig(
+                model=self.model,
+                tokenizer=self.tokenizer,
+                dtype=self.dtype,
+                device=self.device,
+                load_format=self.load_format,
+                seed=self.seed,
+            ),
+            cache_config=CacheConfig(
+                block_size=self.block_size,
+                num_gpu_blocks=self.num_gpu_blocks_override,
+                enable_prefix_caching=self.enable_prefix_caching,
+                kv_cache_memory_bytes=self.kv_cache_memory_bytes,
+                hash_seed=self.prefix_caching_hash_seed,
+            ),
+            scheduler_config=SchedulerConfig(
+                max_num_seqs=self.max_num_seqs,
+                max_num_batched_tokens=batched_tokens,
+                max_model_len=max_model_len,
+                long_prefill_token_threshold=self.long_prefill_token_threshold,
+                enable_chunked_prefill=self.enable_chunked_prefill,
+                policy=self.scheduling_policy,
+                scheduler_reserve_full_isl=self.scheduler_reserve_full_isl,
+                watermark=self.watermark,
+                async_scheduling=self.async_scheduling,
+            ),
+            batch=self.batch,
+        )

@@ -1,0 +1,112 @@
+"""Owns what a request must be before the core sees it: text becomes tokens, gaps are filled, nonsense is refused.
+
+Upstream: vllm/v1/engine/input_processor.py::InputProcessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+import msgspec
+
+from minivllm.config import VllmConfig
+from minivllm.core.messages import EngineCoreRequest
+from minivllm.sampling_params import SamplingParams
+from minivllm.sourcemap.registry import on_map
+from minivllm.tokenizer import Tokenizer
+
+
+class TokensPrompt(TypedDict):
+    """A prompt that is tokens already. Upstream: vllm/inputs.py::TokensPrompt."""
+
+    prompt_token_ids: Sequence[int]
+
+
+Prompt = str | TokensPrompt
+
+
+class InputProcessor:
+    """Turns prompts into requests for the core.
+
+    Args:
+        vllm_config: For the model's length.
+        tokenizer: The model's tokenizer; None if every prompt is tokens.
+        vocab_size: Token ids must be below it.
+        eos_token_ids: End-of-sequence ids: the first ends a request without a stop reason, the others are stop ids.
+    """
+
+    def __init__(
+        self, vllm_config: VllmConfig, tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: Sequence[int]
+    ) -> None:
+        self.max_model_len = vllm_config.scheduler_config.max_model_len
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        own = tokenizer.eos_token_id if tokenizer is not None else None
+        self.eos_token_ids = list(dict.fromkeys([*([] if own is None else [own]), *eos_token_ids]))
+
+    @on_map(
+        "process input",
+        vllm="vllm/v1/engine/input_processor.py::InputProcessor.process_inputs",
+        process="frontend",
+    )
+    def process_inputs(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        arrival_time: float = 0.0,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> EngineCoreRequest:
+        """Check a prompt and its parameters, and fill in what the caller left open.
+
+        Raises:
+            ValueError: The prompt is empty, too long, or has token ids that the model does not know.
+        """
+        token_ids = self._tokenize(prompt)
+        if not token_ids:
+            raise ValueError("the prompt is empty: give it at least one token")
+        for position, token_id in enumerate(token_ids):
+            if not 0 <= token_id < self.vocab_size:
+                raise ValueError(
+                    f"token id {token_id} at position {position} of the prompt is out of range: "
+                    f"the model's vocabulary has {self.vocab_size} tokens, 0 to {self.vocab_size - 1}"
+                )
+        for token_id in params.stop_token_ids:
+            if not 0 <= token_id < self.vocab_size:
+                raise ValueError(
+                    f"stop token id {token_id} is out of range: the vocabulary has {self.vocab_size} tokens"
+                )
+        room = self.max_model_len - len(token_ids)
+        if room < 1:
+            raise ValueError(
+                f"the prompt has {len(token_ids)} tokens, and max_model_len {self.max_model_len} leaves no room for an "
+                "output token: shorten the prompt or raise max_model_len"
+            )
+        return EngineCoreRequest(
+            request_id,
+            token_ids,
+            self._complete(params, room),
+            arrival_time=arrival_time,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+
+    def _tokenize(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise ValueError("this model has no tokenizer: pass {'prompt_token_ids': [...]} instead of text")
+            return self.tokenizer.encode(prompt)
+        if isinstance(prompt, dict) and "prompt_token_ids" in prompt:
+            return [int(token_id) for token_id in prompt["prompt_token_ids"]]
+        raise ValueError(f"a prompt is text or {{'prompt_token_ids': [...]}}, got {type(prompt).__name__}")
+
+    def _complete(self, params: SamplingParams, room: int) -> SamplingParams:
+        max_tokens = room if params.max_tokens is None else params.max_tokens
+        if params.ignore_eos or not self.eos_token_ids:
+            return msgspec.structs.replace(params, max_tokens=max_tokens)
+        first, *others = self.eos_token_ids
+        stop_token_ids = tuple(dict.fromkeys([*params.stop_token_ids, *others]))
+        return msgspec.structs.replace(params, max_tokens=max_tokens, eos_token_id=first, stop_token_ids=stop_token_ids)

@@ -1,0 +1,116 @@
+"""Owns the engine in one process: frontend and core as plain calls, so that a debugger sees one stack.
+
+Upstream: vllm/v1/engine/llm_engine.py::LLMEngine.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import msgspec
+
+from minivllm.config import VllmConfig
+from minivllm.engine.arg_utils import EngineArgs
+from minivllm.engine.core import EngineCore
+from minivllm.engine.input_processor import InputProcessor, Prompt
+from minivllm.engine.output_processor import OutputProcessor
+from minivllm.outputs import RequestOutput
+from minivllm.sampling_params import SamplingParams
+from minivllm.sourcemap.registry import on_map
+from minivllm.tokenizer import Tokenizer
+
+
+class LLMEngine:
+    """Add requests, then call `step` until nobody is left.
+
+    Args:
+        vllm_config: Settings, the number of KV blocks included.
+        engine_core: The core with its executor.
+        tokenizer: The model's tokenizer, if it has one.
+        vocab_size: Of the model.
+        eos_token_ids: Of the model.
+    """
+
+    def __init__(
+        self,
+        vllm_config: VllmConfig,
+        engine_core: EngineCore,
+        tokenizer: Tokenizer | None,
+        vocab_size: int,
+        eos_token_ids: tuple[int, ...],
+    ) -> None:
+        self.vllm_config = vllm_config
+        self.engine_core = engine_core
+        self.tokenizer = tokenizer
+        self.input_processor = InputProcessor(vllm_config, tokenizer, vocab_size, eos_token_ids)
+        self.output_processor = OutputProcessor(tokenizer)
+        self._arrivals = itertools.count()
+
+    @classmethod
+    def from_engine_args(cls, args: EngineArgs) -> LLMEngine:
+        """Find the model, check the settings against it, load it, and size its KV cache.
+
+        Raises:
+            ModelError: There is no such model, or its files are damaged or not supported.
+            ValueError: Settings that contradict each other, the model or this machine.
+        """
+        # The data plane needs torch, which takes a second to import: only an engine that runs pays for it.
+        from minivllm.executor.uniproc import UniProcExecutor
+        from minivllm.models.loader import ModelLoader
+        from minivllm.models.model_zoo import find_model
+        from minivllm.tokenizer import load_tokenizer
+
+        files = find_model(args.model)
+        model = ModelLoader(files).config
+        vllm_config = args.create_engine_config(model.max_position_embeddings)
+        executor = UniProcExecutor(vllm_config)
+        cache_config = msgspec.structs.replace(vllm_config.cache_config, num_gpu_blocks=executor.num_gpu_blocks)
+        vllm_config = msgspec.structs.replace(vllm_config, cache_config=cache_config)
+        tokenizer = load_tokenizer(Path(args.tokenizer) if args.tokenizer else files.path)
+        return cls(vllm_config, EngineCore(vllm_config, executor), tokenizer, model.vocab_size, model.eos_token_ids)
+
+    @on_map("engine add request", vllm="vllm/v1/engine/llm_engine.py::LLMEngine.add_request", process="frontend")
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> None:
+        """Check a request and queue it.
+
+        Raises:
+            ValueError: See `InputProcessor.process_inputs`; or it could never run with these settings.
+        """
+        request = self.input_processor.process_inputs(
+            request_id,
+            prompt,
+            params,
+            # Only the order counts, and a counter repeats where a clock would not.
+            arrival_time=float(next(self._arrivals)),
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+        self.engine_core.add_request(request)
+        self.output_processor.add_request(request, prompt if isinstance(prompt, str) else None)
+
+    def abort_request(self, request_ids: list[str]) -> None:
+        """Give up requests; ids that are unknown or done are ignored."""
+        self.output_processor.abort_requests(request_ids)
+        self.engine_core.abort_requests(request_ids)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.output_processor.request_states)
+
+    @on_map("frontend step", vllm="vllm/v1/engine/llm_engine.py::LLMEngine.step", process="frontend")
+    def step(self) -> list[RequestOutput]:
+        """Advance by one step, and return the requests that gained something."""
+        outputs = self.engine_core.step()
+        return [] if outputs is None else self.output_processor.process_outputs(outputs)
+
+    def shutdown(self) -> None:
+        """Release the model."""
+        self.engine_core.shutdown()
