@@ -1,0 +1,94 @@
+"""Owns the interface between a model and the attention kernels, and the choice of kernels.
+
+The KV cache of one layer is logically
+
+    (2, num_blocks, block_size, num_kv_heads, head_dim)      [0] is keys, [1] is values
+
+so that *slot* `block * block_size + offset` is one token's keys (or values) of all heads, contiguous. What a step needs
+to know about its batch arrives as an explicit `AttentionMetadata`; there is no global context.
+
+Upstream: vllm/v1/attention/backend.py and vllm/v1/attention/selector.py.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Prepared = TypeVar("Prepared")
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMetadata:
+    """The batch of one step, as attention sees it. Requests in batch order; arrays live on the host.
+
+    Attributes:
+        query_start_loc: (requests + 1,) where each request's tokens start in the flat batch; the last is the total.
+        seq_lens: (requests,) tokens each request has after this step: computed before plus scheduled now.
+        block_table: (requests, max blocks) block ids in order; -1 where a request has no block.
+        slot_mapping: (tokens,) where each token's keys and values are written.
+        block_size: Tokens per block.
+    """
+
+    query_start_loc: NDArray[np.int32]
+    seq_lens: NDArray[np.int32]
+    block_table: NDArray[np.int32]
+    slot_mapping: NDArray[np.int64]
+    block_size: int
+
+
+class AttentionBackend(ABC, Generic[Prepared]):
+    """One way to compute attention. `prepare` runs once a step, `forward` once a layer."""
+
+    name: str
+
+    @staticmethod
+    def kv_cache_shape(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[int, ...]:
+        """Shape of one layer's KV cache."""
+        return (2, num_blocks, block_size, num_kv_heads, head_dim)
+
+    @abstractmethod
+    def prepare(self, metadata: AttentionMetadata, device: torch.device, dtype: torch.dtype) -> Prepared:
+        """Turn the facts of a batch into what the kernels take: indices and masks on the device."""
+
+    @abstractmethod
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        prepared: Prepared,
+    ) -> torch.Tensor:
+        """Write this step's keys and values into the cache, then let each query see its request's tokens up to itself.
+
+        Args:
+            query: (tokens, num_heads, head_dim), rotated.
+            key: (tokens, num_kv_heads, head_dim), rotated.
+            value: (tokens, num_kv_heads, head_dim).
+            kv_cache: (2, num_blocks, block_size, num_kv_heads, head_dim).
+            prepared: What `prepare` returned for this step.
+
+        Returns:
+            (tokens, num_heads, head_dim)
+        """
+
+
+def select_backend(
+    device: torch.device, head_dim: int, dtype: torch.dtype
+) -> tuple[AttentionBackend[object], dict[str, str]]:
+    """Choose the attention backend for a device, a head size and a precision.
+
+    Returns:
+        The backend, and for every backend considered the reason why it was taken or left.
+    """
+    from minivllm.attention.torch_sdpa import TorchSdpaBackend
+
+    reasons = {TorchSdpaBackend.name: f"taken: runs on any device, here {device.type}, {dtype}, head size {head_dim}"}
+    backend: AttentionBackend[object] = TorchSdpaBackend()  # type: ignore[assignment]
+    return backend, reasons

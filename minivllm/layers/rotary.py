@@ -1,0 +1,51 @@
+"""Owns rotary position embeddings: positions enter attention as rotations of query and key.
+
+Upstream: vllm/model_executor/layers/rotary_embedding/.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from minivllm.models.config import RopeConfig
+
+
+class RotaryEmbedding:
+    """A table of cosines and sines for every position, made once."""
+
+    def __init__(
+        self, head_dim: int, max_positions: int, rope: RopeConfig, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        angles = torch.outer(torch.arange(max_positions).float(), inverse_frequencies(head_dim, rope))
+        self.cos = angles.cos().to(device, dtype)  # (max_positions, head_dim / 2)
+        self.sin = angles.sin().to(device, dtype)  # (max_positions, head_dim / 2)
+
+    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of some positions, once per step for all layers: (tokens, 1, head_dim / 2) each."""
+        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate each pair (x[i], x[i + head_dim / 2]) of x (tokens, heads, head_dim) by its position's angle i."""
+    first, second = x.chunk(2, dim=-1)  # (tokens, heads, head_dim / 2) each
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def inverse_frequencies(head_dim: int, rope: RopeConfig) -> torch.Tensor:
+    """Radians per position for each pair: (head_dim / 2,)."""
+    frequencies = 1.0 / rope.theta ** (torch.arange(0, head_dim, 2).float() / head_dim)
+    if rope.kind == "linear":
+        return frequencies / rope.factor
+    if rope.kind == "llama3":
+        return _stretch_low_frequencies(frequencies, rope)
+    return frequencies
+
+
+def _stretch_low_frequencies(frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+    """Llama 3.1: pairs that turn fast keep their speed, those that turn slowly are slowed down, with a ramp between."""
+    turns = rope.original_max_position_embeddings * frequencies / (2 * math.pi)  # in the original context
+    ramp = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    keep = ramp.clamp(0.0, 1.0)
+    return keep * frequencies + (1.0 - keep) * frequencies / rope.factor

@@ -1,0 +1,7 @@
+"""Owns the one error that everything about model files raises: a single line that says what to do."""
+
+from __future__ import annotations
+
+
+class ModelError(ValueError):
+    """A model cannot be found, read or used. The message names the file, the value and the remedy."""

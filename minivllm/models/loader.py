@@ -1,0 +1,80 @@
+"""Owns how a model comes into memory: checked as a whole first, then copied tensor by tensor.
+
+Upstream: vllm/model_executor/model_loader/default_loader.py.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minivllm.models.config import LlamaConfig, from_folder
+from minivllm.models.errors import ModelError
+from minivllm.models.gguf_file import GGUFFile
+from minivllm.models.model_zoo import ModelFiles
+from minivllm.models.registry import CausalLM, resolve
+from minivllm.models.weights import SafetensorsWeights, WeightFile
+from minivllm.sourcemap.registry import on_map
+
+# Tables that old checkpoints store and every implementation computes.
+_COMPUTED = ("rotary_emb.inv_freq",)
+
+
+class ModelLoader:
+    """Loads one model, from whatever kind of files it lives in."""
+
+    def __init__(self, files: ModelFiles) -> None:
+        self._files = files
+        self._gguf = GGUFFile(files.path) if files.kind == "gguf" else None
+        self.config: LlamaConfig = self._gguf.config if self._gguf else from_folder(files.path)
+
+    @on_map(
+        "load the weights",
+        vllm="vllm/model_executor/model_loader/default_loader.py::DefaultModelLoader.load_weights",
+        plane="data",
+        process="worker",
+    )
+    def load(self, device: torch.device, dtype: torch.dtype) -> CausalLM:
+        """The model with its weights from disk."""
+        model = resolve(self.config.architecture)(self.config, device, dtype)
+        weights: WeightFile = self._gguf or SafetensorsWeights(self._files.path)
+        slots = model.weight_slots()
+        _check(slots, weights, tied=self.config.tie_word_embeddings)
+        for name, slot in slots.items():
+            weights.copy_into(name, slot)
+        return model
+
+    def dummy(self, device: torch.device, dtype: torch.dtype, seed: int) -> CausalLM:
+        """The model with random weights: the same on every device and for every run with this seed."""
+        model = resolve(self.config.architecture)(self.config, device, dtype)
+        generator = torch.Generator().manual_seed(seed)
+        for name, slot in model.weight_slots().items():
+            if name.endswith("norm.weight"):
+                slot.fill_(1.0)
+            else:
+                slot.copy_(torch.randn(slot.shape, generator=generator) * 0.02)
+        return model
+
+
+def _check(slots: dict[str, torch.Tensor], weights: WeightFile, *, tied: bool) -> None:
+    """Compare the tensors that the model wants with those that the files have, before anything is copied."""
+    shapes = weights.shapes()
+    ignored = {name for name in shapes if name.endswith(_COMPUTED) or (tied and name == "lm_head.weight")}
+    missing = sorted(slots.keys() - shapes.keys())
+    if missing:
+        name = missing[0]
+        raise ModelError(
+            f"{weights.file_of(name)}: tensor {name} is missing (expected shape {tuple(slots[name].shape)}; "
+            f"{len(missing)} of {len(slots)} tensors are missing)"
+        )
+    unexpected = sorted(shapes.keys() - slots.keys() - ignored)
+    if unexpected:
+        name = unexpected[0]
+        raise ModelError(
+            f"{weights.file_of(name)}: tensor {name} {shapes[name]} belongs to no layer of this model "
+            f"({len(unexpected)} unexpected tensors): config.json and weights do not fit together"
+        )
+    for name, slot in slots.items():
+        if shapes[name] != tuple(slot.shape):
+            raise ModelError(
+                f"{weights.file_of(name)}: tensor {name}: expected shape {tuple(slot.shape)}, got {shapes[name]}"
+            )

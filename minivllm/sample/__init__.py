@@ -1,0 +1,1 @@
+"""Sampling: from a row of scores to a token."""

@@ -1,0 +1,25 @@
+"""Owns the randomness of sampling: noise that depends on (seed, position) and on nothing else.
+
+A request therefore draws the same tokens alone or in any batch, in a slot or in a row, whole or preempted and resumed.
+
+Upstream: vllm/v1/worker/gpu/sample/gumbel.py::gumbel_sample.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+def gumbel_noise(seeds: NDArray[np.uint64], positions: NDArray[np.int64], vocab_size: int) -> torch.Tensor:
+    """One row of Gumbel noise per (seed, position): (rows, vocab_size).
+
+    argmax(logits + noise) is a draw from softmax(logits). With E ~ Exp(1), -log(E) is Gumbel noise.
+    """
+    exponential = np.empty((len(seeds), vocab_size), dtype=np.float32)
+    for row, (seed, position) in enumerate(zip(seeds.tolist(), positions.tolist(), strict=True)):
+        # Philox turns a counter into random bits: the position is its high half, so that no two positions overlap.
+        generator = np.random.Generator(np.random.Philox(key=seed, counter=position << 128))
+        generator.standard_exponential(out=exponential[row], dtype=np.float32)
+    return torch.from_numpy(exponential).log_().neg_()

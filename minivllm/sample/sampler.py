@@ -1,0 +1,119 @@
+"""Owns the way from logits to tokens, in vLLM V1's order: greedy, temperature, min_p, top_k and top_p, draw, merge.
+
+Upstream: vllm/v1/sample/sampler.py::Sampler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from minivllm.sample.noise import gumbel_noise
+from minivllm.sourcemap.registry import on_map
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingMetadata:
+    """How to sample each row of logits. A request with drafts has several rows."""
+
+    req_ids: list[str]
+    temperature: NDArray[np.float32]  # 0 is greedy
+    top_k: NDArray[np.int32]  # 0 keeps all
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+    seed: NDArray[np.uint64]
+    position: NDArray[np.int64]  # of the token that is sampled
+
+    def take(self, rows: NDArray[np.intp]) -> SamplingMetadata:
+        """Only some rows."""
+        return SamplingMetadata(
+            [self.req_ids[row] for row in rows],
+            self.temperature[rows],
+            self.top_k[rows],
+            self.top_p[rows],
+            self.min_p[rows],
+            self.seed[rows],
+            self.position[rows],
+        )
+
+
+class Sampler:
+    """Stateless: everything it needs is in the logits and the metadata."""
+
+    @on_map("sample", vllm="vllm/v1/sample/sampler.py::Sampler.forward", plane="data", process="worker")
+    def forward(self, logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
+        """Sample one token per row.
+
+        Args:
+            logits: (rows, vocab_size).
+            metadata: One entry per row.
+
+        Returns:
+            Token ids, (rows,).
+
+        Raises:
+            FloatingPointError: A row holds NaN. There is no right token then, and a wrong one would hide the fault.
+        """
+        logits = logits.float()
+        highest, tokens = logits.max(dim=-1)  # NaN wins any maximum, so this also finds it
+        _refuse_nan(highest, metadata)
+        random_rows = np.flatnonzero(metadata.temperature > 0)
+        if len(random_rows) == 0:
+            return tokens
+        rows = torch.from_numpy(random_rows).to(logits.device)
+        tokens[rows] = self.draw(logits[rows], metadata.take(random_rows))
+        return tokens
+
+    def draw(self, logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
+        """One random token per row, (rows,). Every row has a temperature above 0."""
+        logits = filtered(logits, metadata)
+        noise = gumbel_noise(metadata.seed, metadata.position, logits.shape[-1])
+        return (logits + noise.to(logits.device)).argmax(dim=-1)
+
+
+def filtered(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
+    """Logits after temperature, with -inf for the tokens that min_p, top_k and top_p leave out: (rows, vocab_size)."""
+    logits = logits / _column(metadata.temperature, logits)
+    if (metadata.min_p > 0).any():
+        logits = _apply_min_p(logits, _column(metadata.min_p, logits))
+    if (metadata.top_k > 0).any() or (metadata.top_p < 1).any():
+        logits = _apply_top_k_top_p(logits, metadata)
+    return logits
+
+
+def _apply_min_p(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
+    """p < min_p * max(p) is, in logarithms, logit < max + log(min_p)."""
+    threshold = logits.max(dim=-1, keepdim=True).values + min_p.log()
+    return logits.masked_fill(logits < threshold, float("-inf"))
+
+
+def _apply_top_k_top_p(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
+    vocab_size = logits.shape[-1]
+    ordered, tokens = logits.sort(dim=-1, descending=True)  # (rows, vocab_size)
+    top_k = torch.from_numpy(np.where(metadata.top_k > 0, metadata.top_k, vocab_size)).to(logits.device).unsqueeze(1)
+    kth = ordered.gather(1, top_k.clamp(max=vocab_size).long() - 1)  # (rows, 1)
+    ordered = ordered.masked_fill(ordered < kth, float("-inf"))
+    # A token stays while those before it have not reached top_p: at least one always does.
+    probability = ordered.softmax(dim=-1)
+    before = probability.cumsum(dim=-1) - probability
+    # Rounding can lift the sum to 1 before the last token, which must not drop anything where top_p is off.
+    top_p = np.where(metadata.top_p < 1, metadata.top_p, np.float32(np.inf))
+    ordered = ordered.masked_fill(before >= _column(top_p, logits), float("-inf"))
+    return torch.empty_like(logits).scatter_(1, tokens, ordered)
+
+
+def _column(values: NDArray[np.float32], like: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(values).to(like.device).unsqueeze(1)  # (rows, 1)
+
+
+def _refuse_nan(highest: torch.Tensor, metadata: SamplingMetadata) -> None:
+    broken = highest.isnan()
+    if broken.any():
+        row = int(broken.nonzero()[0])
+        raise FloatingPointError(
+            f"request {metadata.req_ids[row]}: its logits at position {metadata.position[row]} are not numbers (NaN): "
+            "the weights or a kernel are broken"
+        )

@@ -1,0 +1,115 @@
+"""Owns the way between text and token ids, and what a model's files say about its tokens. No torch.
+
+Upstream: vllm/tokenizers/.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from minivllm.models.config import read_json
+from minivllm.models.errors import ModelError
+
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+class Tokenizer:
+    """One model's tokenizer.
+
+    Attributes:
+        eos_token_id: The id that ends a sequence; None if the model has none.
+        chat_template: Jinja source that turns messages into a prompt; None if the model has none.
+        special_tokens: The tokenizer's named special tokens, e.g. {"bos_token": "<s>"}: chat templates use them.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        eos_token_id: int | None,
+        chat_template: str | None,
+        special_tokens: dict[str, str],
+    ) -> None:
+        self.backend = backend
+        self.eos_token_id = eos_token_id
+        self.chat_template = chat_template
+        self.special_tokens = special_tokens
+        self._special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.backend.get_vocab_size()
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id in self._special_ids
+
+    def token_text(self, token_id: int) -> str:
+        """One token for display. A piece of a character shows as U+FFFD, an id without a token as <id>."""
+        if self.backend.id_to_token(token_id) is None:
+            return f"<{token_id}>"
+        return self.decode([token_id], skip_special_tokens=False)
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """Load a tokenizer from a model folder, a tokenizer.json, or a .gguf file.
+
+    Raises:
+        ModelError: The file is missing, broken, or of a kind that is not supported.
+    """
+    path = Path(path)
+    if path.suffix == ".gguf":
+        from minivllm.models.gguf_tokenizer import from_gguf
+
+        return from_gguf(path)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.exists():
+        raise ModelError(f"{file}: no such file; a tokenizer is a tokenizer.json, a folder with one, or a .gguf file")
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exception
+        raise ModelError(f"{file}: not a tokenizer ({error})") from None
+    named = _read_if_there(file.parent / "tokenizer_config.json")
+    special_tokens = {key: text for key in _SPECIAL if (text := _text(named.get(key)))}
+    return Tokenizer(
+        backend,
+        _eos_token_id(file.parent, backend, special_tokens),
+        _chat_template(file.parent, named),
+        special_tokens,
+    )
+
+
+def _read_if_there(file: Path) -> dict[str, Any]:
+    return read_json(file) if file.exists() else {}
+
+
+def _text(token: Any) -> str | None:
+    """A special token is written as a string, or as an object with its content."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _eos_token_id(folder: Path, backend: tokenizers.Tokenizer, special_tokens: dict[str, str]) -> int | None:
+    if "eos_token" in special_tokens:
+        return backend.token_to_id(special_tokens["eos_token"])
+    for name in ("generation_config.json", "config.json"):
+        eos = _read_if_there(folder / name).get("eos_token_id")
+        if eos is not None:
+            return int(eos[0] if isinstance(eos, list) else eos)
+    return None
+
+
+def _chat_template(folder: Path, named: dict[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.exists():
+        return file.read_text(encoding="utf-8")
+    template = named.get("chat_template")
+    if isinstance(template, list):  # several named templates
+        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
+    return template

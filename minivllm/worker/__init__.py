@@ -1,0 +1,1 @@
+"""The data plane: it runs plans. Integers come in, tensors stay here, token ids go out."""

@@ -1,0 +1,181 @@
+"""Owns one step of the data plane: a plan becomes a batch, the batch logits, the logits tokens.
+
+The step is two calls, so that the core can work while the forward pass runs:
+
+    execute_model   update the batch, prepare its inputs, forward, logits
+    sample_tokens   sample, check drafts, keep the new tokens
+
+Upstream: vllm/v1/worker/gpu_model_runner.py::GPUModelRunner. (It runs on a CPU as well, as its namesake does there.)
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from minivllm.attention.backend import AttentionBackend, AttentionMetadata
+from minivllm.config import VllmConfig
+from minivllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
+from minivllm.models.registry import CausalLM
+from minivllm.sample.sampler import Sampler, SamplingMetadata
+from minivllm.sourcemap.registry import on_map
+from minivllm.worker.batch_state import BatchState
+from minivllm.worker.input_batch import InputBatch
+from minivllm.worker.prepared_batch import PreparedBatch, prepare
+from minivllm.worker.request_columns import RequestColumns
+from minivllm.worker.request_slots import RequestSlots
+
+_V1 = "vllm/v1/worker/gpu_model_runner.py::GPUModelRunner"
+
+
+class ExecuteModelState(NamedTuple):
+    """What `execute_model` leaves for `sample_tokens`."""
+
+    batch: PreparedBatch
+    logits: torch.Tensor  # (logits rows, vocab_size)
+
+
+class GPUModelRunner:
+    """Runs plans, strictly in order.
+
+    Attributes:
+        last_batch: The batch of the latest plan that scheduled anything, for whoever explains it.
+    """
+
+    def __init__(
+        self,
+        vllm_config: VllmConfig,
+        model: CausalLM,
+        attention: AttentionBackend[Any],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.model = model
+        self.attention = attention
+        self.sampler = Sampler()
+        self.batch = _new_batch(vllm_config)
+        self.last_batch: PreparedBatch | None = None
+        self.kv_caches: list[torch.Tensor] = []
+        self._block_size = vllm_config.cache_config.block_size
+        self._device = device
+        self._dtype = dtype
+        self._state: ExecuteModelState | None = None
+
+    def initialize_kv_cache(self, num_blocks: int) -> None:
+        """Allocate the pages of every layer. They are not cleared: only slots that were written are ever read, and on a
+        CPU an untouched page costs no memory."""
+        config = self.model.config
+        shape = self.attention.kv_cache_shape(num_blocks, self._block_size, config.num_key_value_heads, config.head_dim)
+        self.kv_caches = [
+            torch.empty(shape, device=self._device, dtype=self._dtype) for _ in range(config.num_hidden_layers)
+        ]
+
+    @on_map("run the model", vllm=f"{_V1}.execute_model", plane="data", process="worker")
+    @torch.inference_mode()
+    def execute_model(self, plan: SchedulerOutput) -> ModelRunnerOutput | None:
+        """Compute the logits of a plan. None means that `sample_tokens` must follow."""
+        if self._state is not None:
+            raise RuntimeError("execute_model was called twice without sample_tokens between")
+        self.update_states(plan)
+        if plan.total_num_scheduled_tokens == 0:
+            return ModelRunnerOutput([], {}, [])
+        batch = self.prepare_inputs(plan)
+        hidden = self.model_forward(batch)
+        logits_indices = torch.from_numpy(batch.logits_indices).to(self._device)
+        self._state = ExecuteModelState(batch, self.model.compute_logits(hidden[logits_indices]))
+        self.last_batch = batch
+        return None
+
+    @on_map("sample the batch", vllm=f"{_V1}.sample_tokens", plane="data", process="worker")
+    @torch.inference_mode()
+    def sample_tokens(self) -> ModelRunnerOutput:
+        """Sample from the logits of the plan that `execute_model` ran last."""
+        if self._state is None:
+            raise RuntimeError("sample_tokens needs an execute_model before it")
+        batch, logits = self._state
+        self._state = None
+        tokens = self.sampler.forward(logits, self.sampling_metadata(batch)).tolist()
+        return self.bookkeeping(batch, tokens)
+
+    @on_map("update the batch", vllm=f"{_V1}._update_states", plane="data", process="worker")
+    def update_states(self, plan: SchedulerOutput) -> None:
+        """Apply a plan's deltas to the persistent batch."""
+        self.batch.update(plan)
+
+    @on_map("prepare the inputs", vllm=f"{_V1}._prepare_inputs", plane="data", process="worker")
+    def prepare_inputs(self, plan: SchedulerOutput) -> PreparedBatch:
+        """Lay the plan's tokens out flat."""
+        return prepare(plan, self.batch, self.attention.name)
+
+    @on_map("forward", vllm=f"{_V1}._model_forward", plane="data", process="worker")
+    def model_forward(self, batch: PreparedBatch) -> torch.Tensor:
+        """Hidden states of every token of the batch: (tokens, hidden_size)."""
+        metadata = AttentionMetadata(
+            query_start_loc=batch.query_start_loc,
+            seq_lens=batch.seq_lens,
+            block_table=batch.block_table,
+            slot_mapping=batch.slot_mapping,
+            block_size=self._block_size,
+        )
+        return self.model.forward(
+            torch.from_numpy(batch.input_ids).to(self._device),
+            torch.from_numpy(batch.positions).to(self._device),
+            self.kv_caches,
+            self.attention,
+            self.attention.prepare(metadata, self._device, self._dtype),
+        )
+
+    def sampling_metadata(self, batch: PreparedBatch) -> SamplingMetadata:
+        """Each logits row takes the parameters of its request."""
+        rows = np.array([1 + len(drafts) for drafts in batch.drafts])
+        places = batch.places.repeat(rows)
+        columns = self.batch.columns
+        return SamplingMetadata(
+            req_ids=[req_id for req_id, count in zip(batch.req_ids, rows.tolist(), strict=True) for _ in range(count)],
+            temperature=columns.temperature[places],
+            top_k=columns.top_k[places],
+            top_p=columns.top_p[places],
+            min_p=columns.min_p[places],
+            seed=columns.seed[places],
+            position=batch.positions[batch.logits_indices] + 1,
+        )
+
+    @on_map("keep the new tokens", vllm=f"{_V1}._bookkeeping_sync", plane="data", process="worker")
+    def bookkeeping(self, batch: PreparedBatch, tokens: list[int]) -> ModelRunnerOutput:
+        """Split the sampled tokens by request, and store them: the next step's inputs are read from that store."""
+        sampled: list[list[int]] = []
+        start = 0
+        for place, drafts, samples in zip(batch.places.tolist(), batch.drafts, batch.samples.tolist(), strict=True):
+            end = start + 1 + len(drafts)
+            kept = accepted(drafts, tokens[start:end]) if samples else []
+            self.batch.columns.append_tokens(place, kept)
+            sampled.append(kept)
+            start = end
+        return ModelRunnerOutput(batch.req_ids, {req_id: i for i, req_id in enumerate(batch.req_ids)}, sampled)
+
+
+def accepted(drafts: list[int], tokens: list[int]) -> list[int]:
+    """The tokens that stand: up to and including the first that differs from its draft, or all of them.
+
+    `tokens[i]` was sampled as if the drafts before it were right. A draft that equals it is what would have been
+    sampled anyway, so the output is the same with and without drafts, greedy or not.
+    """
+    matches = 0
+    while matches < len(drafts) and drafts[matches] == tokens[matches]:
+        matches += 1
+    return tokens[: matches + 1]
+
+
+def _new_batch(vllm_config: VllmConfig) -> BatchState:
+    limits = vllm_config.scheduler_config
+    columns = RequestColumns(
+        limits.max_num_seqs,
+        limits.max_model_len,
+        vllm_config.cache_config.block_size,
+        vllm_config.model_config.seed,
+    )
+    if vllm_config.batch == "rows":
+        return InputBatch(columns, limits.max_num_seqs)
+    return RequestSlots(columns, limits.max_num_seqs)

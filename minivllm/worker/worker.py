@@ -1,0 +1,109 @@
+"""Owns one device: the model's weights, the KV cache, and the runner that uses both.
+
+Upstream: vllm/v1/worker/gpu_worker.py::Worker.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minivllm.attention.backend import select_backend
+from minivllm.config import VllmConfig
+from minivllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
+from minivllm.models.errors import ModelError
+from minivllm.models.loader import ModelLoader
+from minivllm.models.model_zoo import find_model
+from minivllm.sourcemap.registry import on_map
+from minivllm.worker.gpu_model_runner import GPUModelRunner
+from minivllm.worker.kv_cache_sizing import KVCacheSizing, size_kv_cache
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Worker:
+    """Brought up in order: `load_model`, `determine_num_gpu_blocks`, `initialize_cache`; then it runs plans.
+
+    Attributes:
+        attention_reasons: Why each attention backend was taken or left.
+        kv_cache_sizing: The arithmetic behind the number of blocks, once it is known.
+    """
+
+    def __init__(self, vllm_config: VllmConfig) -> None:
+        self._config = vllm_config
+        self._loader = ModelLoader(find_model(vllm_config.model_config.model))
+        self.device = _device(vllm_config.model_config.device)
+        self.dtype = _dtype(vllm_config.model_config.dtype, self.device, self._loader.config.dtype)
+        self.attention_reasons: dict[str, str] = {}
+        self.kv_cache_sizing: KVCacheSizing | None = None
+        self._runner: GPUModelRunner | None = None
+        longest, limit = vllm_config.scheduler_config.max_model_len, self.max_position_embeddings
+        if longest > limit:
+            raise ModelError(f"max_model_len ({longest}) must not exceed what the model was made for ({limit} tokens)")
+
+    @property
+    def vocab_size(self) -> int:
+        return self._loader.config.vocab_size
+
+    @property
+    def max_position_embeddings(self) -> int:
+        return self._loader.config.max_position_embeddings
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self._loader.config.eos_token_ids
+
+    @property
+    def runner(self) -> GPUModelRunner:
+        assert self._runner is not None, "load_model comes before anything that needs the model"
+        return self._runner
+
+    @on_map("load the model", vllm="vllm/v1/worker/gpu_worker.py::Worker.load_model", plane="data", process="worker")
+    def load_model(self) -> None:
+        """Read the weights (or make random ones) and build the runner."""
+        model_config = self._config.model_config
+        if model_config.load_format == "dummy":
+            model = self._loader.dummy(self.device, self.dtype, model_config.seed)
+        else:
+            model = self._loader.load(self.device, self.dtype)
+        attention, self.attention_reasons = select_backend(self.device, model.config.head_dim, self.dtype)
+        self._runner = GPUModelRunner(self._config, model, attention, self.device, self.dtype)
+
+    @on_map(
+        "size the KV cache",
+        vllm="vllm/v1/worker/gpu_worker.py::Worker.determine_available_memory",
+        plane="data",
+        process="worker",
+    )
+    def determine_num_gpu_blocks(self) -> int:
+        """How many KV blocks there will be. Raises ValueError if not even one longest sequence fits."""
+        self.kv_cache_sizing = size_kv_cache(self._config, self._loader.config, self.dtype, self.device)
+        return self.kv_cache_sizing.num_blocks
+
+    def initialize_cache(self, num_gpu_blocks: int) -> None:
+        """Allocate the KV cache."""
+        self.runner.initialize_kv_cache(num_gpu_blocks)
+
+    @on_map(
+        "worker: execute", vllm="vllm/v1/worker/gpu_worker.py::Worker.execute_model", plane="data", process="worker"
+    )
+    def execute_model(self, plan: SchedulerOutput) -> ModelRunnerOutput | None:
+        """Run a plan up to its logits. None means that `sample_tokens` must follow."""
+        return self.runner.execute_model(plan)
+
+    def sample_tokens(self) -> ModelRunnerOutput:
+        """Sample from the logits of the plan that ran last."""
+        return self.runner.sample_tokens()
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda' was asked for, and PyTorch sees no GPU here; use 'cpu' or 'auto'")
+    return torch.device(name)
+
+
+def _dtype(name: str, device: torch.device, checkpoint: str | None) -> torch.dtype:
+    if name == "auto":
+        name = "float32" if device.type == "cpu" or checkpoint not in _DTYPES else checkpoint
+    return _DTYPES[name]
