@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from minivllm.core.admission import RequestRefusedError
 from minivllm.core.messages import EngineCoreOutputs, EngineCoreRequest
@@ -63,6 +63,7 @@ def run(
     log: EventLog,
     *,
     max_steps: int = DEFAULT_MAX_STEPS,
+    at_step_end: Callable[[], dict[str, Any]] | None = None,
     on_outputs: Callable[[EngineCoreOutputs], list[str]] | None = None,
 ) -> RunResult:
     """Run until everyone is done.
@@ -72,6 +73,7 @@ def run(
         arrivals: Who comes when; those of one step come in list order.
         log: Gets the events that only the driver knows; `log.step` is kept up to date.
         max_steps: Give up after so many iterations.
+        at_step_end: Called after every step; its facts join the step's last event.
         on_outputs: Called with every step's outputs; returns ids that the frontend wants aborted (a stop string).
     """
     result = RunResult(0, {}, {}, {}, False)
@@ -105,14 +107,21 @@ def run(
                     result.finals[output.request_id] = (str(output.finish_reason), output.stop_reason)
             if on_outputs is not None and (asked := on_outputs(outputs)):
                 _note_aborts("frontend", asked, core.abort_requests(asked), log, result)
-        log.add("engine_core", "step.end", data=queue_state(core.scheduler))
+        extra = at_step_end() if at_step_end is not None else {}
+        log.add("engine_core", "step.end", data=queue_state(core.scheduler) | extra)
         result.steps += 1
         if not core.has_work() and result.steps > last_event:
             return result
         if result.steps >= max_steps:
             result.truncated = True
-            log.add("engine_core", "run.truncated", data={"max_steps": max_steps})
+            log.add("engine_core", "run.truncated", data={"max_steps": max_steps, "sampled": _sampled_in_flight(core)})
             return result
+
+
+def _sampled_in_flight(core: EngineCore) -> dict[str, list[int]]:
+    """What the last step's plan sampled, if it was cut off before its output was committed (async scheduling)."""
+    outputs = [future.result() for _, future in core.batch_queue]
+    return {i: list(output.sampled_token_ids[k]) for output in outputs for i, k in output.req_id_to_index.items()}
 
 
 def _add(core: EngineCore, request: EngineCoreRequest, log: EventLog, result: RunResult) -> None:

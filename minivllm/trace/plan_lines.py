@@ -44,6 +44,8 @@ def plan_lines(events: Iterable[Event], *, is_async: bool) -> list[dict[str, Any
             steps.setdefault(event.step, []).append(event)
         if event.kind == "update":
             sampled[event.data["update_of"]] = event.data["sampled"]
+        if event.kind == "run.truncated" and event.data["sampled"]:
+            sampled[event.step] = event.data["sampled"]
         if event.kind == "request.refused" and event.request is not None:
             refused.add(event.request)
     return [_line(step, steps[step], sampled.get(step, {}), refused, is_async) for step in sorted(steps)]
