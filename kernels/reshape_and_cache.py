@@ -57,7 +57,7 @@ def reshape_and_cache_kernel(
     value_offset_stride,
     block_size,
     token_elements: tl.constexpr,
-    TILE: tl.constexpr,
+    tile_elements: tl.constexpr,
 ):
     """Copy one tile of one token.
 
@@ -66,7 +66,7 @@ def reshape_and_cache_kernel(
         token 0      [ program (0,0) | (0,1) | (0,2) part   ]  -> slot 21 = page 2, offset 5
         token 1      [ program (1,0) | (1,1) | (1,2) part   ]  -> slot -1 : nothing is written
         token 2      [ program (2,0) | (2,1) | (2,2) part   ]  -> slot 56 = page 7, offset 0      (block_size 8)
-                     |<--- TILE ---->|       the last tile is masked where the token ends
+                     |<--- tile ---->|       the last tile is masked where the token ends
 
     Programs never meet: two tokens of a step never share a slot, and tiles of a token do not overlap. So there is
     nothing to synchronise, and every byte is read once and written once.
@@ -77,10 +77,10 @@ def reshape_and_cache_kernel(
     if slot >= 0:
         page_of_token = slot // block_size
         offset_in_page = slot % block_size
-        element = tl.program_id(1) * TILE + tl.arange(0, TILE)  # (TILE,)
+        element = tl.program_id(1) * tile_elements + tl.arange(0, tile_elements)  # (tile,)
         is_real = element < token_elements
 
-        key = tl.load(key_ptr + token * key_token_stride + element, mask=is_real)  # (TILE,)
+        key = tl.load(key_ptr + token * key_token_stride + element, mask=is_real)  # (tile,)
         key_row = page_of_token * key_page_stride + offset_in_page * key_offset_stride
         tl.store(key_cache_ptr + key_row + element, key, mask=is_real)
 
@@ -131,7 +131,7 @@ def reshape_and_cache(
         value_cache.stride(1),
         key_cache.shape[1],
         token_elements=token_elements,
-        TILE=TILE_ELEMENTS,
+        tile_elements=TILE_ELEMENTS,
         num_warps=NUM_WARPS,
     )
 

@@ -30,7 +30,7 @@ def compile_kernel(backend: str, arch: int | str, warp_size: int):
     if ("amd" if backend == "hip" else "nvidia") not in backends:
         pytest.skip(f"this Triton wheel was built without the {backend} backend")
     kernel = reshape_and_cache.reshape_and_cache_kernel
-    constants = {"token_elements": 1024, "TILE": reshape_and_cache.TILE_ELEMENTS}
+    constants = {"token_elements": 1024, "tile_elements": reshape_and_cache.TILE_ELEMENTS}
     signature = {name: "*bf16" if name in POINTERS else "i32" for name in kernel.arg_names if name not in constants}
     signature["slot_mapping_ptr"] = "*i64"
     signature.update(dict.fromkeys(constants, "constexpr"))
