@@ -6,6 +6,7 @@ MINIVLLM_VLLM_PYTHON=/path/to/python python -m tests.differential.run --count 20
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -159,7 +160,7 @@ def _count(report: Report, workload: dict[str, Any], lines: list[Line]) -> None:
 
 def _preempted_before_cursor(planned: list[Line]) -> bool:
     """A victim that stood before someone who was scheduled: the case in which the cursor has to move."""
-    for before, line in zip(planned, planned[1:], strict=False):
+    for before, line in itertools.pairwise(planned):
         order = before["running_after"]
         for victim in line["preempted"]:
             if victim in order and any(i in order and order.index(i) > order.index(victim) for i in line["running"]):
