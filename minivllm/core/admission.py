@@ -22,6 +22,12 @@ def why_never(request: Request, config: SchedulerConfig, kv_cache_manager: KVCac
             f"its prompt has {request.num_prompt_tokens} tokens, and max_model_len {config.max_model_len} leaves no "
             "room for an output token. Shorten the prompt or raise max_model_len."
         )
+    min_tokens = request.sampling_params.min_tokens
+    if request.num_prompt_tokens + min_tokens > config.max_model_len:
+        return (
+            f"min_tokens {min_tokens} after a prompt of {request.num_prompt_tokens} tokens is beyond max_model_len "
+            f"{config.max_model_len}, so nothing could end it. Lower min_tokens or raise max_model_len."
+        )
     # The last token is sampled and never fed back, so it needs no slot.
     longest = min(request.num_prompt_tokens + request.max_tokens, config.max_model_len) - 1
     num_slots = min(longest + config.num_lookahead_tokens, config.max_model_len)
