@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+__all__ = ["HAS_TRITON", "KernelWithoutTriton", "TritonMissingError", "cdiv", "jit", "tl"]
+
 
 class TritonMissingError(ImportError):
     """A kernel was launched on a machine without Triton."""
