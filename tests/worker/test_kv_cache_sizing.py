@@ -1,0 +1,61 @@
+"""The number of KV blocks follows from memory, limits and configuration, and the report shows how."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minivllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from minivllm.models.config import LlamaConfig, RopeConfig
+from minivllm.worker import kv_cache_sizing
+from minivllm.worker.kv_cache_sizing import KVCacheSizing, size_kv_cache
+
+MODEL = LlamaConfig("LlamaForCausalLM", 100, 64, 96, 2, 4, 2, 16, 512, 1e-6, RopeConfig(), True, (), None)
+BYTES_PER_BLOCK = 2 * 2 * 16 * 2 * 16 * 4  # key and value, layers, tokens, KV heads, head size, float32
+
+
+def size(*, max_num_seqs: int = 4, max_model_len: int = 160, **cache: int) -> KVCacheSizing:
+    config = VllmConfig(
+        model_config=ModelConfig(model="any"),
+        cache_config=CacheConfig(**cache),
+        scheduler_config=SchedulerConfig(max_num_seqs=max_num_seqs, max_model_len=max_model_len),
+    )
+    return size_kv_cache(config, MODEL, torch.float32, torch.device("cpu"))
+
+
+def test_memory_is_divided_into_blocks() -> None:
+    sizing = size(kv_cache_memory_bytes=20 * BYTES_PER_BLOCK + 100)
+    assert (sizing.bytes_per_block, sizing.num_blocks, sizing.num_tokens) == (BYTES_PER_BLOCK, 20, 19 * 16)
+    assert sizing.memory_bytes == 20 * BYTES_PER_BLOCK
+    assert "20 blocks" in str(sizing)
+
+
+def test_the_default_is_no_more_than_the_limits_can_use() -> None:
+    sizing = size()
+    assert sizing.num_blocks == 4 * 10 + 1
+    assert "all that 4 sequences of 160 tokens can use" in sizing.reason
+
+
+def test_the_default_is_a_share_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache_sizing, "free_memory", lambda device: 80 * BYTES_PER_BLOCK)
+    sizing = size()
+    assert sizing.num_blocks == 20
+    assert sizing.reason == "25% of the free memory"
+
+
+def test_a_set_number_of_blocks_is_taken() -> None:
+    assert size(num_gpu_blocks=3).num_blocks == 3
+
+
+def test_memory_for_less_than_one_sequence_is_refused_with_what_is_missing() -> None:
+    with pytest.raises(ValueError, match="needs 11 KV blocks") as error:
+        size(kv_cache_memory_bytes=8 * BYTES_PER_BLOCK, max_model_len=160)
+    message = str(error.value)
+    assert "hold 8" in message
+    assert "are missing" in message
+    assert "\n" not in message
+    assert size(kv_cache_memory_bytes=11 * BYTES_PER_BLOCK, max_model_len=160).num_blocks == 11
+
+
+def test_free_memory_is_something() -> None:
+    assert kv_cache_sizing.free_memory(torch.device("cpu")) > 2**20
