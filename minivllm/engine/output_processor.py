@@ -26,7 +26,6 @@ class RequestState:
         detokenizer: Turns its output into text; None if the model has no tokenizer.
         token_ids: Output tokens so far.
         text: Output text so far.
-        delta: What the last step added to it.
         num_cached_tokens: Prompt tokens that came from the prefix cache.
     """
 
@@ -35,7 +34,6 @@ class RequestState:
     detokenizer: IncrementalDetokenizer | None
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
-    delta: str = ""
     num_cached_tokens: int | None = None
 
 
@@ -90,10 +88,8 @@ class OutputProcessor:
         visible = output.new_token_ids
         if output.finish_reason is FinishReason.STOP:
             visible = visible[:-1]  # the token that stopped it counts, and is not text
-        state.delta = state.detokenizer.update(visible)
-        if output.finish_reason is not None:
-            state.delta += state.detokenizer.flush()
-        state.text += state.delta
+        # A character that the end of the output leaves incomplete is never shown.
+        state.text += state.detokenizer.update(visible)
 
 
 def _make_request_output(state: RequestState, output: EngineCoreOutput) -> RequestOutput:

@@ -73,7 +73,8 @@ class SimExecutor:
         req_ids = list(scheduler_output.num_scheduled_tokens)
         sampled = []
         for request_id, num_scheduled in scheduler_output.num_scheduled_tokens.items():
-            sampled.append(self._advance(request_id, num_computed[request_id] + num_scheduled))
+            drafts = scheduler_output.scheduled_spec_decode_tokens.get(request_id, [])
+            sampled.append(self._advance(request_id, num_computed[request_id] + num_scheduled, drafts))
         output = ModelRunnerOutput(req_ids, {req_id: i for i, req_id in enumerate(req_ids)}, sampled)
         self._pending = output
         return _done(None if req_ids else output)
@@ -87,14 +88,19 @@ class SimExecutor:
     def shutdown(self) -> None:
         """Nothing to release."""
 
-    def _advance(self, request_id: str, end: int) -> list[int]:
+    def _advance(self, request_id: str, end: int, drafts: list[int]) -> list[int]:
+        """Sample one token, and one more for each draft that it confirms."""
         tokens = self._tokens[request_id]
         if end < len(tokens):
             return []  # a chunk that does not reach the end of the known tokens
-        # Beyond the known tokens lie drafts: a model that agrees with none of them emits one token.
-        token = self._token_rule(request_id, self._num_prompt_tokens[request_id], tokens)
-        tokens.append(token)
-        return [token]
+        sampled: list[int] = []
+        for draft in [*drafts, None]:
+            token = self._token_rule(request_id, self._num_prompt_tokens[request_id], tokens)
+            tokens.append(token)
+            sampled.append(token)
+            if token != draft:
+                break
+        return sampled
 
 
 def _done(value: T) -> Future[T]:

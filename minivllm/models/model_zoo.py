@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from minivllm.models.errors import ModelError
+from minivllm.models.errors import ModelError, ModelNotHereError
 
 _ASSETS = Path(__file__).parent.parent / "assets"
 
@@ -114,7 +114,7 @@ def find_model(name_or_path: str) -> ModelFiles:
         local = local_path(info)
         if local is None:
             remedy = f"run: minivllm model pull {info.name}" if info.requirement else "reinstall minivllm"
-            raise ModelError(f"model {info.name!r} is not on this machine; {remedy}")
+            raise ModelNotHereError(f"model {info.name!r} is not on this machine; {remedy}")
         return ModelFiles(info.name, "folder" if local.is_dir() else "gguf", local)
     path = Path(name_or_path).expanduser()
     if path.is_dir():

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from minivllm.core.admission import RequestRefusedError
 from minivllm.core.messages import EngineCoreOutputs, EngineCoreRequest
@@ -30,12 +32,16 @@ class Arrival:
         request: The request.
         abort_step: Iteration in which its caller gives up; None for never.
         abort_phase: "before" the step is planned, or "mid": after the model ran, before its output is committed.
+        prompt: The prompt as text, for the log.
+        drafts: Draft tokens that it is given before a step, by iteration: what a proposer would have guessed.
     """
 
     step: int
     request: EngineCoreRequest
     abort_step: int | None = None
     abort_phase: Literal["before", "mid"] = "before"
+    prompt: str | None = None
+    drafts: dict[int, list[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -48,6 +54,7 @@ class RunResult:
         finals: Finish and stop reason of those that ended.
         refused: Why the others were not accepted.
         truncated: The run was stopped at its step limit.
+        free_blocks: Blocks in the free queue at the end.
     """
 
     steps: int
@@ -55,6 +62,7 @@ class RunResult:
     finals: dict[str, tuple[str, int | str | None]]
     refused: dict[str, str]
     truncated: bool
+    free_blocks: int
 
 
 def run(
@@ -76,19 +84,25 @@ def run(
         at_step_end: Called after every step; its facts join the step's last event.
         on_outputs: Called with every step's outputs; returns ids that the frontend wants aborted (a stop string).
     """
-    result = RunResult(0, {}, {}, {}, False)
-    due = defaultdict(list)
+    result = RunResult(0, {}, {}, {}, False, 0)
+    due: dict[int, list[Arrival]] = defaultdict(list)
+    drafts: dict[int, dict[str, list[int]]] = defaultdict(dict)
     aborts: dict[str, dict[int, list[str]]] = {"before": defaultdict(list), "mid": defaultdict(list)}
     for arrival in arrivals:
-        due[arrival.step].append(arrival.request)
+        due[arrival.step].append(arrival)
+        for step, tokens in arrival.drafts.items():
+            drafts[step][arrival.request.request_id] = tokens
         if arrival.abort_step is not None:
             aborts[arrival.abort_phase][arrival.abort_step].append(arrival.request.request_id)
     last_event = max([0, *due, *aborts["before"], *aborts["mid"]])
 
     while True:
         step = log.step = result.steps
-        for request in due.get(step, ()):
-            _add(core, request, log, result)
+        for arrival in due.get(step, ()):
+            _add(core, arrival, log, result)
+        if step in drafts:
+            core.scheduler.update_draft_token_ids(drafts[step])
+            log.add("engine_core", "drafts.given", data=drafts[step])
         if asked := aborts["before"].get(step):
             _note_aborts("before", asked, core.abort_requests(asked), log, result)
         mid = aborts["mid"].get(step, [])
@@ -110,6 +124,7 @@ def run(
         extra = at_step_end() if at_step_end is not None else {}
         log.add("engine_core", "step.end", data=queue_state(core.scheduler) | extra)
         result.steps += 1
+        result.free_blocks = core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         if not core.has_work() and result.steps > last_event:
             return result
         if result.steps >= max_steps:
@@ -124,13 +139,16 @@ def _sampled_in_flight(core: EngineCore) -> dict[str, list[int]]:
     return {i: list(output.sampled_token_ids[k]) for output in outputs for i, k in output.req_id_to_index.items()}
 
 
-def _add(core: EngineCore, request: EngineCoreRequest, log: EventLog, result: RunResult) -> None:
-    data = {
+def _add(core: EngineCore, arrival: Arrival, log: EventLog, result: RunResult) -> None:
+    request = arrival.request
+    data: dict[str, Any] = {
         "prompt_token_ids": request.prompt_token_ids,
         "priority": request.priority,
         "arrival_time": request.arrival_time,
-        "max_tokens": request.sampling_params.max_tokens,
+        "sampling_params": msgspec.to_builtins(request.sampling_params),
     }
+    if arrival.prompt is not None:
+        data["prompt"] = arrival.prompt
     log.add("frontend", "request.arrived", request=request.request_id, data=data)
     try:
         core.add_request(request)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
+
 from minivllm.engine.core import EngineCore
 from minivllm.executor.sim import SimExecutor, TokenRule, fake_token_rule
 from minivllm.scenarios.driver import RunResult, run
 from minivllm.scenarios.workload import Workload
-from minivllm.trace.events import EventLog
+from minivllm.trace.events import EventLog, Header
 from minivllm.trace.install import Installation
+from minivllm.trace.pool_watch import PoolWatch
 from minivllm.trace.probes import engine_probes
 
 
@@ -20,7 +25,20 @@ def simulate(workload: Workload, log: EventLog, token_rule: TokenRule | None = N
         token_rule: Picks the tokens; None for the workload's own made-up ones.
     """
     core = EngineCore(workload.vllm_config, SimExecutor(token_rule or fake_token_rule(workload.vocab_size)))
+    watch = PoolWatch(core.scheduler.kv_cache_manager.block_pool)
     with Installation(engine_probes(log)) as installation:
-        result = run(core, workload.arrivals, log, max_steps=workload.max_steps)
+        result = run(core, workload.arrivals, log, max_steps=workload.max_steps, at_step_end=watch.changes)
     assert not installation.failures, f"a probe failed: {installation.failures}"
     return result
+
+
+def simulate_to_log(
+    workload: Workload, path: Path | None = None, token_rule: TokenRule | None = None
+) -> tuple[EventLog, RunResult]:
+    """Run a workload with a log of its own, written to a file if there is a path."""
+    header = Header(config=msgspec.to_builtins(workload.vllm_config), model="simulated", scenario=workload.name)
+    log = EventLog(header, path, logical=True)
+    try:
+        return log, simulate(workload, log, token_rule)
+    finally:
+        log.close()

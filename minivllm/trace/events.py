@@ -1,11 +1,12 @@
 """Owns the event log: its schema, and how it is written. Knows nothing of engines.
 
 A log is JSON lines. The first line is the header, every other one an event; they are in the order in which things
-happened. A log that was cut off anywhere can be read up to the cut.
+happened. A log that was cut off anywhere can be read up to the cut. A path that ends in .gz is compressed.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -46,11 +47,12 @@ class Event(msgspec.Struct, omit_defaults=True):
         seq: Its place in the log, from 0.
         step: Iteration of the engine, from 0; -1 before the first.
         process: "frontend", "engine_core" or "worker".
-        kind: What: "request.arrived", "request.refused", "requests.aborted", "step.idle", "schedule",
-            "prepare_inputs", "update", "output.text", "step.end", "run.truncated".
+        kind: What: "request.arrived", "request.refused", "requests.aborted", "drafts.given", "step.idle",
+            "schedule", "prepare_inputs", "update", "output.text", "step.end", "run.truncated".
         request: Whom it concerns, if one.
         data: Its facts: numbers, ids and lists of them.
         src: Our symbol that did it, "module:qualname".
+        ref: vLLM's symbol that does the same, "path::Class.method".
         wall_ns: Monotonic clock at its end.
         dur_ns: How long it took.
     """
@@ -62,6 +64,7 @@ class Event(msgspec.Struct, omit_defaults=True):
     request: str | None = None
     data: dict[str, Any] = {}
     src: str | None = None
+    ref: str | None = None
     wall_ns: int | None = None
     dur_ns: int | None = None
 
@@ -72,9 +75,13 @@ class EventLog:
     Args:
         header: First line of the log.
         path: File to write, or None to keep events in memory only.
+        logical: Leave out clocks, versions and the machine, so that the same run gives the same bytes anywhere.
     """
 
-    def __init__(self, header: Header, path: Path | None = None) -> None:
+    def __init__(self, header: Header, path: Path | None = None, *, logical: bool = False) -> None:
+        if logical:
+            header.versions, header.device = {}, ""
+        self._logical = logical
         self.header = header
         self.events: list[Event] = []
         self.num_dropped = 0
@@ -83,7 +90,7 @@ class EventLog:
         self._file: IO[bytes] | None = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("wb")
+            self._file = _open(path)
             self._write(header)
 
     def add(
@@ -94,6 +101,7 @@ class EventLog:
         request: str | None = None,
         data: dict[str, Any] | None = None,
         src: str | None = None,
+        ref: str | None = None,
         wall_ns: int | None = None,
         dur_ns: int | None = None,
     ) -> None:
@@ -101,7 +109,9 @@ class EventLog:
         if len(self.events) >= MAX_EVENTS:
             self.num_dropped += 1
             return
-        event = Event(len(self.events), self.step, process, kind, request, data or {}, src, wall_ns, dur_ns)
+        if self._logical:
+            wall_ns = dur_ns = None
+        event = Event(len(self.events), self.step, process, kind, request, data or {}, src, ref, wall_ns, dur_ns)
         self.events.append(event)
         self._write(event)
         for listener in self._listeners:
@@ -122,3 +132,10 @@ class EventLog:
     def _write(self, item: Header | Event) -> None:
         if self._file is not None:
             self._file.write(msgspec.json.encode(item) + b"\n")
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        # No time stamp and no name inside, so that the same run gives the same file.
+        return gzip.GzipFile("", "wb", fileobj=path.open("wb"), mtime=0)  # type: ignore[return-value]
+    return path.open("wb")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from minivllm.trace.events import Event
@@ -92,3 +93,31 @@ def _line(
 def dump(line: dict[str, Any]) -> str:
     """A line as text, without spaces."""
     return json.dumps(line, separators=(",", ":"))
+
+
+def summary_line(result: Any) -> dict[str, Any]:
+    """The last line: how each request ended.
+
+    Args:
+        result: What the driver returned (a RunResult).
+    """
+    summary = {}
+    for request_id, request in result.requests.items():
+        finish_reason, stop_reason = result.finals.get(request_id, (None, None))
+        summary[request_id] = {
+            "output": list(request.output_token_ids),
+            "finish_reason": finish_reason,
+            "stop_reason": stop_reason,
+            "num_preemptions": request.num_preemptions,
+        }
+    return {"summary": summary, "steps": result.steps, "free_blocks": result.free_blocks}
+
+
+def write_plan_lines(
+    path: Path, events: Iterable[Event], *, is_async: bool, summary: dict[str, Any] | None = None
+) -> None:
+    """Write a run's plans, one line a step, and how it ended."""
+    lines = plan_lines(events, is_async=is_async)
+    if summary is not None:
+        lines.append(summary)
+    path.write_text("".join(dump(line) + "\n" for line in lines), encoding="utf-8")

@@ -57,6 +57,7 @@ def _schedule(log: EventLog, call: Call, step_of_plan: dict[int, int]) -> None:
         "spec_tokens": {i: list(tokens) for i, tokens in plan.scheduled_spec_decode_tokens.items()},
         "budget": decisions.budget,
         "max_num_seqs": scheduler.config.max_num_seqs,
+        "block_size": scheduler.kv_cache_manager.block_size,
         "not_scheduled": [_decision(d) for d in decisions.not_scheduled],
         "cut": [_decision(d) for d in decisions.cut],
         "preemptions": [list(preemption) for preemption in decisions.preempted],
@@ -98,5 +99,47 @@ def queue_state(scheduler: Any) -> dict[str, Any]:
     }
 
 
+def worker_probes(log: EventLog) -> dict[str, Probe]:
+    """The probes of the data plane. Installing them imports torch."""
+    return {"minivllm.worker.gpu_model_runner:GPUModelRunner.execute_model": lambda call: _batch(log, call)}
+
+
+def _batch(log: EventLog, call: Call) -> None:
+    runner, plan = call.args[:2]
+    if plan.total_num_scheduled_tokens > 0:
+        facts = runner.last_batch.describe()
+        data = {name: getattr(facts, name) for name in facts.__slots__}
+        _add(log, call, "worker", "prepare_inputs", data)
+
+
+def frontend_probes(log: EventLog) -> dict[str, Probe]:
+    """The probes of the frontend."""
+    symbol = "minivllm.engine.output_processor:OutputProcessor.process_outputs"
+    text_so_far: dict[str, int] = {}
+    return {symbol: lambda call: _text(log, call, text_so_far)}
+
+
+def _text(log: EventLog, call: Call, text_so_far: dict[str, int]) -> None:
+    tokenizer = call.args[0].tokenizer
+    new_tokens = {output.request_id: output.new_token_ids for output in call.args[1].outputs}
+    for output in call.result:
+        completion = output.outputs[0]
+        start = text_so_far.get(output.request_id, 0)
+        text_so_far[output.request_id] = len(completion.text)
+        tokens = [[i, tokenizer.token_text(i) if tokenizer else ""] for i in new_tokens[output.request_id]]
+        data = {"delta": completion.text[start:], "tokens": tokens, "finish_reason": completion.finish_reason}
+        log.add(
+            "frontend", "output.text", request=output.request_id, data=data, src=call.entry.ours, ref=call.entry.vllm
+        )
+
+
 def _add(log: EventLog, call: Call, process: str, kind: str, data: dict[str, Any]) -> None:
-    log.add(process, kind, data=data, src=call.entry.ours, wall_ns=call.end_ns, dur_ns=call.end_ns - call.start_ns)
+    log.add(
+        process,
+        kind,
+        data=data,
+        src=call.entry.ours,
+        ref=call.entry.vllm,
+        wall_ns=call.end_ns,
+        dur_ns=call.end_ns - call.start_ns,
+    )

@@ -1,0 +1,124 @@
+"""Owns `minivllm generate`: plain use of the engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from minivllm.entrypoints.cli.common import note
+from minivllm.entrypoints.cli.errors import user_errors
+from minivllm.sampling_params import SamplingParams
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    epilog = (
+        'Examples: `minivllm generate "Once upon a time"` · '
+        "`minivllm generate --prompts prompts.jsonl --sampling '{\"max_tokens\": 64}' --json`"
+    )
+    app.command(epilog=epilog)(user_errors(generate))
+
+
+def generate(
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="Prompts; - reads one from stdin.", show_default=False)
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Model name, folder or .gguf file.")] = None,
+    prompts_file: Annotated[
+        Path | None, typer.Option("--prompts", help='JSON lines, each {"prompt": ...} or {"prompt_token_ids": [...]}.')
+    ] = None,
+    sampling: Annotated[str, typer.Option("--sampling", help="Sampling parameters as JSON.")] = "{}",
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Output limit of each prompt.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy, the default here.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draws.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(min=1, help="Longest sequence; default: the model's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line a prompt.")] = False,
+) -> None:
+    """Generate a completion for each prompt."""
+    all_prompts = _collect(prompts or [], prompts_file)
+    if not all_prompts:
+        raise typer.BadParameter("give at least one prompt, or --prompts FILE")
+    flags = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    params = _sampling_params(sampling, {name: value for name, value in flags.items() if value is not None})
+    from minivllm.engine.arg_utils import DEFAULT_MODEL
+    from minivllm.entrypoints.llm import LLM
+
+    llm = LLM(model=model or DEFAULT_MODEL, **({} if max_model_len is None else {"max_model_len": max_model_len}))
+    for output in llm.generate(all_prompts, params):
+        if as_json:
+            print(json.dumps(_document(output), ensure_ascii=False))
+        else:
+            if len(all_prompts) > 1:
+                note(f"[{output.request_id}]")
+            print((output.prompt or "") + output.outputs[0].text)
+
+
+def _collect(prompts: list[str], file: Path | None) -> list[Any]:
+    collected: list[Any] = [sys.stdin.read().rstrip("\n") if prompt == "-" else prompt for prompt in prompts]
+    if file is None:
+        return collected
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise ValueError(f"{file}: there is no such file") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{file}: not a text file") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            collected.append(_prompt_of_line(line, f"{file}, line {number}"))
+    return collected
+
+
+def _prompt_of_line(line: str, where: str) -> Any:
+    try:
+        document = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}: not valid JSON: {error.msg} (column {error.colno})") from None
+    if isinstance(document, dict) and isinstance(document.get("prompt"), str):
+        return document["prompt"]
+    token_ids = document.get("prompt_token_ids") if isinstance(document, dict) else None
+    if isinstance(token_ids, list) and all(type(i) is int for i in token_ids):
+        return {"prompt_token_ids": token_ids}
+    raise ValueError(f'{where}: expected {{"prompt": "text"}} or {{"prompt_token_ids": [1, 2, 3]}}')
+
+
+def _sampling_params(text: str, flags: dict[str, Any]) -> SamplingParams:
+    import msgspec
+
+    try:
+        given = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--sampling is not valid JSON: {error.msg} (column {error.colno})") from None
+    if not isinstance(given, dict):
+        raise ValueError('--sampling takes a JSON object, such as {"temperature": 0.8, "max_tokens": 64}')
+    known = [name for name in SamplingParams.__struct_fields__ if name != "eos_token_id"]
+    for name in given:
+        if name not in known:
+            raise ValueError(f"--sampling: unknown parameter {name!r}; known are {', '.join(known)}")
+    try:
+        return msgspec.convert({"temperature": 0.0, "max_tokens": 64, **given, **flags}, SamplingParams)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"--sampling: {error}") from None
+
+
+def _document(output: Any) -> dict[str, Any]:
+    return {
+        "request": output.request_id,
+        "prompt": output.prompt,
+        "prompt_token_ids": output.prompt_token_ids,
+        "outputs": [
+            {
+                "index": completion.index,
+                "text": completion.text,
+                "token_ids": completion.token_ids,
+                "finish_reason": completion.finish_reason,
+                "stop_reason": completion.stop_reason,
+                "logprobs": None,
+            }
+            for completion in output.outputs
+        ],
+    }

@@ -1,0 +1,76 @@
+"""Owns `minivllm model`: which models are at hand, and fetching one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from minivllm.entrypoints.cli.common import JsonOption, note, print_json, stdout_console
+from minivllm.entrypoints.cli.errors import user_errors
+
+NameArgument = Annotated[str, typer.Argument(help="Name of a model.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(help="Models at hand.", no_args_is_help=True)
+    list_epilog = "Examples: `minivllm model list` · `minivllm model list --json`"
+    group.command("list", epilog=list_epilog)(user_errors(list_))
+    info_epilog = "Examples: `minivllm model info smollm2` · `minivllm model info stories-5m --json`"
+    group.command("info", epilog=info_epilog)(user_errors(info))
+    pull_epilog = "Examples: `minivllm model pull smollm2` · `minivllm trace --model smollm2`"
+    group.command("pull", epilog=pull_epilog)(user_errors(pull))
+    app.add_typer(group, name="model")
+
+
+def list_(as_json: JsonOption = False) -> None:
+    """List the models known by name."""
+    from minivllm.models.model_zoo import list_models, local_path
+
+    rows = [
+        {
+            "name": model.name,
+            "description": model.description,
+            "path": str(path) if (path := local_path(model)) else None,
+        }
+        for model in list_models()
+    ]
+    if as_json:
+        print_json("model-list", {"models": rows})
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("model", "what", "where"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(row["name"], row["description"], row["path"] or f"not here: minivllm model pull {row['name']}")
+    stdout_console(None).print(table)
+
+
+def info(name: NameArgument, as_json: JsonOption = False) -> None:
+    """Show what a model is made of: any model name, folder or .gguf file."""
+    from minivllm.models.loader import ModelLoader
+    from minivllm.models.model_zoo import find_model
+
+    files = find_model(name)
+    config = ModelLoader(files).config
+    facts = {
+        "name": files.name,
+        "path": str(files.path),
+        **{key: getattr(config, key) for key in config.__slots__ if key != "rope"},
+    }
+    if as_json:
+        print_json("model-info", facts)
+        return
+    for key, value in facts.items():
+        print(f"{key:<26}{value}")
+
+
+def pull(name: NameArgument) -> None:
+    """Fetch a model into the user's data folder."""
+    from minivllm.models.model_zoo import pull as pull_model
+
+    path = pull_model(name, note)
+    print(path)
+    note(f"next: minivllm trace --model {name}")

@@ -1,0 +1,77 @@
+"""Owns `minivllm scenario`: the named runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from minivllm.entrypoints.cli.common import JsonOption, complete_scenario, note, print_json, stdout_console
+from minivllm.entrypoints.cli.errors import user_errors
+from minivllm.scenarios.registry import all_scenarios, get_scenario
+
+NameArgument = Annotated[str, typer.Argument(help="Name of a scenario.", autocompletion=complete_scenario)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(help="Named, seeded runs with their recorded logs.", no_args_is_help=True)
+    list_epilog = "Examples: `minivllm scenario list` · `minivllm scenario list --json`"
+    group.command("list", epilog=list_epilog)(user_errors(list_))
+    show_epilog = "Examples: `minivllm scenario show hello` · `minivllm scenario show mixed-batch --json`"
+    group.command("show", epilog=show_epilog)(user_errors(show))
+    record_epilog = "Examples: `minivllm scenario record hello` · `minivllm scenario record mixed-batch`"
+    group.command("record", epilog=record_epilog)(user_errors(record))
+    app.add_typer(group, name="scenario")
+
+
+def list_(as_json: JsonOption = False) -> None:
+    """List the scenarios, in the order in which to meet them."""
+    if as_json:
+        entries = [{"name": s.name, "title": s.title, "teaches": s.teaches} for s in all_scenarios()]
+        print_json("scenario-list", {"scenarios": entries})
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("scenario", style="bold", no_wrap=True)
+    table.add_column("what happens, and what it teaches")
+    for scenario in all_scenarios():
+        table.add_row(scenario.name, f"{scenario.title}. {scenario.teaches}")
+    stdout_console(None).print(table)
+    note("next: minivllm trace -s hello")
+
+
+def show(name: NameArgument, as_json: JsonOption = False) -> None:
+    """Show a scenario's settings and requests."""
+    scenario = get_scenario(name)
+    requests = [
+        {
+            "request": request.id,
+            "prompt": request.prompt if isinstance(request.prompt, str) else None,
+            "num_prompt_tokens": None if isinstance(request.prompt, str) else sum(p.count for p in request.prompt),
+            "arrival_step": request.arrival_step,
+            "max_tokens": request.max_tokens,
+        }
+        for request in scenario.requests
+    ]
+    if as_json:
+        head = {"name": scenario.name, "title": scenario.title, "teaches": scenario.teaches}
+        print_json("scenario", {**head, "engine": scenario.engine, "requests": requests})
+        return
+    print(f"{scenario.name}: {scenario.title}\n{scenario.teaches}\n")
+    print("engine    " + "  ".join(f"{key}={value}" for key, value in scenario.engine.items()))
+    for request in requests:
+        what = repr(request["prompt"]) if request["prompt"] else f"{request['num_prompt_tokens']} tokens"
+        print(f"{request['request']:<9} step {request['arrival_step']:<4} {what}, up to {request['max_tokens']} more")
+    if scenario.note:
+        print(f"\n{scenario.note}")
+    note(f"next: minivllm trace -s {scenario.name}")
+
+
+def record(name: NameArgument) -> None:
+    """Run a scenario anew and replace the log that ships with the package."""
+    scenario = get_scenario(name)
+    from minivllm.scenarios.run import run_scenario
+
+    run = run_scenario(scenario, {}, log_path=scenario.log_path, check=True, logical=True)
+    note(f"recorded {len(run.log.events)} events of {run.result.steps} iterations: {scenario.log_path}")

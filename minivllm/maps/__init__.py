@@ -1,0 +1,1 @@
+"""The maps: pure functions from a log to a picture. Nothing here touches an engine."""

@@ -1,0 +1,1 @@
+"""Drawing maps in a terminal."""

@@ -1,0 +1,227 @@
+"""Owns drawing the plan map in a terminal: sentences first, then the plan, then what the worker made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from minivllm.maps.render.style import ASCII, UNICODE, Glyphs, ranges, request_colours, to_ascii
+from minivllm.sourcemap.locate import shown
+from minivllm.trace.events import Header
+
+_NARROW = 80
+_BATCH_NAMES = {"slots": "slot", "rows": "row"}
+
+
+class PlanRenderer:
+    """Draws iterations of a plan map.
+
+    Args:
+        plan: What `plan_map` made of a log.
+        header: That log's header.
+        console: Where to draw; its width decides the layout.
+        ascii_only: Use no character beyond ASCII.
+    """
+
+    def __init__(self, plan: dict[str, Any], header: Header, console: Console, *, ascii_only: bool = False) -> None:
+        self._requests = {request["request"]: request for request in plan["requests"]}
+        self._colours = request_colours(list(self._requests))
+        self._header = header
+        self._console = console
+        self._width = console.width
+        self._glyphs: Glyphs = ASCII if ascii_only else UNICODE
+        self._ascii_only = ascii_only
+        self._hit_tokens: dict[str, int] = {}
+        for iteration in plan["iterations"]:
+            for entry in iteration["scheduled"]:
+                if entry["kind"] != "running":
+                    self._hit_tokens[entry["request"]] = entry["num_cached"]
+
+    def draw_header(self) -> None:
+        """One line that says what ran."""
+        config = self._header.config
+        is_async = config.get("scheduler_config", {}).get("async_scheduling", False)
+        parts = [
+            self._header.scenario or "prompts",
+            self._header.model,
+            self._header.device,
+            "async scheduling" if is_async else "sync",
+            str(config.get("batch", "")),
+        ]
+        self._print(Text(f" {self._glyphs.dot} ".join(part for part in parts if part), style="bold"))
+
+    def draw(self, iteration: dict[str, Any]) -> None:
+        """One iteration."""
+        self._print(self._rule(iteration))
+        for sentence in iteration["narration"]:
+            self._print(self._sentence(sentence))
+        if iteration["scheduled"] or iteration["not_scheduled"]:
+            self._print(self._place("PLAN", iteration["source"].get("schedule")))
+            self._print(self._plan_table(iteration))
+        if iteration["batch"] is not None:
+            self._print(self._place("BATCH", iteration["source"].get("prepare_inputs")))
+            self._print(self._batch_table(iteration))
+            for line in self._batch_lines(iteration):
+                self._print(line)
+        self._print(Text(""))
+
+    def draw_requests(self) -> None:
+        """How each request ended, and what it says."""
+        for request in self._requests.values():
+            line = Text("  ")
+            line.append(f"{request['request']:<4}", style=f"bold {self._colours[request['request']]}")
+            if request["prompt"] is not None:
+                line.append(f" {request['prompt']}", style="dim")
+            elif request["num_prompt_tokens"]:
+                line.append(f" [{request['num_prompt_tokens']} prompt tokens]", style="dim")
+            line.append(request["text"])
+            reason = request["finish_reason"] or "not finished"
+            count = len(request["output_token_ids"])
+            line.append(f"  ({count} {'token' if count == 1 else 'tokens'}, {reason})", style="dim")
+            self._print(line)
+
+    def draw_note(self, note: str) -> None:
+        """A remark under the picture."""
+        self._print(Text(f"  {note}", style="italic"))
+
+    def _print(self, renderable: RenderableType) -> None:
+        if not self._ascii_only:
+            self._console.print(renderable)
+            return
+        with self._console.capture() as capture:
+            self._console.print(renderable)
+        self._console.file.write(to_ascii(capture.get()))
+
+    def _rule(self, iteration: dict[str, Any]) -> Text:
+        glyphs = self._glyphs
+        left = f"{glyphs.rule * 2} iteration {iteration['iteration']} "
+        right = ""
+        if iteration["budget"] is not None:
+            budget = iteration["budget"]
+            right = (
+                f" {budget['used']} of {budget['tokens']} tokens {glyphs.dot} "
+                f"{iteration['num_running']} of {budget['max_num_seqs']} running {glyphs.rule * 2}"
+            )
+        fill = glyphs.rule * max(self._width - len(left) - len(right), 2)
+        return Text(left + fill + right, style="bold", no_wrap=True, overflow="crop")
+
+    def _sentence(self, sentence: str) -> Text:
+        text = Text("  " + sentence)
+        for request_id, colour in self._colours.items():
+            text.highlight_words([request_id], style=f"bold {colour}")
+        return text
+
+    def _place(self, name: str, source: dict[str, str] | None) -> Text:
+        """Where this part of the map is, here and in vLLM; vLLM's only where there is room for it."""
+        text = Text(f"{name:<6}", style="bold")
+        if source is not None:
+            qualname = source["ours"].partition(":")[2]
+            text.append(f" {qualname}   {shown(source['ours'])}", style="not bold")
+            if len(text) + len(source["vllm"]) + 3 <= self._width:
+                text.append(f"   {source['vllm']}", style="not bold dim")
+        return text
+
+    def _plan_table(self, iteration: dict[str, Any]) -> Table:
+        glyphs = self._glyphs
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 1), show_edge=False, expand=False)
+        for name in ("request", "kind"):
+            table.add_column(name, no_wrap=True)
+        for name in ("before", "now", "known"):
+            table.add_column(name, justify="right", no_wrap=True)
+        bar_width = max(min(self._width - 74, 60), 6) if self._width >= _NARROW else 0
+        if bar_width:
+            legend = f"{glyphs.cached} cached {glyphs.computed} computed {glyphs.now} now {glyphs.owed} owed"
+            short = f"{glyphs.cached}hit {glyphs.computed}done {glyphs.now}now {glyphs.owed}owed"
+            table.add_column(legend if self._width >= 100 else short, no_wrap=True, min_width=bar_width)
+        table.add_column("new blocks" if self._width >= _NARROW else "", no_wrap=True, overflow="ellipsis")
+        longest = max((e["num_tokens_known"] for e in iteration["scheduled"]), default=1)
+        for entry in iteration["scheduled"]:
+            i, before, now, known = (
+                entry[k] for k in ("request", "num_computed_before", "num_tokens", "num_tokens_known")
+            )
+            row: list[RenderableType] = [Text(i, style=f"bold {self._colours[i]}"), entry["kind"]]
+            row += [str(before), Text(str(now), style="bold"), str(known)]
+            if bar_width:
+                row.append(Text(self._bar(i, before, now, known, bar_width, longest), style=self._colours[i]))
+            blocks = iteration["blocks"]["allocated"].get(i, [])
+            row.append("#" + ranges(blocks, self._glyphs.dash, 3) if blocks else glyphs.dash)
+            table.add_row(*row)
+        for entry in iteration["not_scheduled"]:
+            i = entry["request"]
+            dashes = [glyphs.dash] * 2 + [str(self._requests[i]["num_prompt_tokens"])]
+            row = [Text(i, style=f"bold {self._colours[i]}"), "waits", *dashes]
+            row += [Text(entry["reason"], style="dim")] if bar_width else []
+            table.add_row(*row, glyphs.dash if bar_width else entry["reason"])
+        return table
+
+    def _bar(self, request_id: str, before: int, now: int, known: int, width: int, longest: int) -> str:
+        """Tokens drawn to one scale for all requests; what happens now is never too small to see."""
+        scale = width / max(longest, 1)
+        cached = min(self._hit_tokens.get(request_id, 0), before)
+        cells = [round(cached * scale), round((before - cached) * scale), max(round(now * scale), 1)]
+        owed = round(max(known - before - now, 0) * scale)
+        glyphs = self._glyphs
+        return glyphs.cached * cells[0] + glyphs.computed * cells[1] + glyphs.now * cells[2] + glyphs.owed * owed
+
+    def _batch_table(self, iteration: dict[str, Any]) -> Table:
+        batch, dash = iteration["batch"], self._glyphs.dash
+        place_name = _BATCH_NAMES.get(self._header.config.get("batch", ""), "place")
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 1), show_edge=False)
+        table.add_column(place_name, justify="right", no_wrap=True)
+        table.add_column("request", no_wrap=True)
+        is_narrow = self._width < _NARROW
+        table.add_column("query" if is_narrow else "query_start_loc", no_wrap=True)
+        table.add_column("seq_len", justify="right", no_wrap=True)
+        if not is_narrow:
+            table.add_column("positions", no_wrap=True)
+            table.add_column("slots", no_wrap=True, overflow="ellipsis")
+        table.add_column("logits row", overflow="ellipsis", no_wrap=True)
+        not_sampled = ", thrown away" + (": more of it is still to compute" if self._width >= 110 else "")
+        for k, request_id in enumerate(batch["order"]):
+            start, end = batch["query_start_loc"][k : k + 2]
+            rows = [row for row in batch["logits_indices"] if start <= row < end]
+            cells: list[RenderableType] = [
+                str(batch["places"][k]),
+                Text(request_id, style=f"bold {self._colours[request_id]}"),
+                f"[{start}, {end})",
+                str(batch["seq_lens"][k]),
+            ]
+            if not is_narrow:
+                cells.append(ranges(batch["positions"][start:end], dash))
+                cells.append(ranges(batch["slot_mapping"][start:end], dash, 3))
+            is_sampled = bool(iteration["sampled"].get(request_id))
+            table.add_row(*cells, ranges(rows, dash) + ("" if is_sampled else not_sampled))
+        return table
+
+    def _batch_lines(self, iteration: dict[str, Any]) -> Iterator[Text]:
+        batch, dot = iteration["batch"], self._glyphs.dot
+        tokens = "1 token" if batch["num_tokens"] == 1 else f"{batch['num_tokens']} tokens"
+        mode = "eager" if batch["graph_mode"] == "NONE" else batch["graph_mode"]
+        yield Text(
+            f"  query_start_loc {_numbers(batch['query_start_loc'])} {dot} "
+            f"{tokens} {dot} {mode} {dot} {batch['attention_backend']} attention",
+            overflow="fold",
+        )
+        if self._header.config.get("batch") == "rows" and not any(e["num_drafts"] for e in iteration["scheduled"]):
+            order, starts = _slot_order(iteration)
+            if order != batch["order"]:
+                text = f"  kept in slots instead of rows, the order would be {', '.join(order)}: {_numbers(starts)}"
+                yield Text(text, style="dim")
+
+
+def _numbers(numbers: list[int], limit: int = 12) -> str:
+    shown_numbers = ", ".join(map(str, numbers[:limit]))
+    return f"[{shown_numbers}{', …' if len(numbers) > limit else ''}]"
+
+
+def _slot_order(iteration: dict[str, Any]) -> tuple[list[str], list[int]]:
+    """The order of a slot-based batch: uniform decodes first, then by length."""
+    scheduled = sorted(iteration["scheduled"], key=lambda e: (e["num_tokens"] != 1, e["num_tokens"]))
+    starts = [0]
+    for entry in scheduled:
+        starts.append(starts[-1] + entry["num_tokens"])
+    return [entry["request"] for entry in scheduled], starts

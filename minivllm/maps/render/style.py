@@ -1,0 +1,49 @@
+"""Owns how things look in every map: one colour a request, glyphs that also work without colour, plain ASCII."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Told apart on light and dark backgrounds, and repeated when there are more requests than colours.
+_REQUEST_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """Characters of a bar: tokens from the prefix cache, computed earlier, computed now, still owed."""
+
+    cached: str
+    computed: str
+    now: str
+    owed: str
+    dash: str
+    dot: str
+    rule: str
+
+
+UNICODE = Glyphs("▒", "█", "▓", "·", "–", "·", "─")
+ASCII = Glyphs(":", "#", "+", ".", "-", "|", "-")
+
+
+def request_colours(request_ids: list[str]) -> dict[str, str]:
+    """A colour for each request, by order of arrival, so that it is the same in every iteration and map."""
+    return {i: _REQUEST_COLOURS[k % len(_REQUEST_COLOURS)] for k, i in enumerate(request_ids)}
+
+
+def to_ascii(text: str) -> str:
+    """Replace what a plain terminal cannot show."""
+    table = {"–": "-", "·": "|", "─": "-", "…": "...", "█": "#", "▓": "+", "▒": ":", "“": '"', "”": '"', "→": "->"}
+    return "".join(table.get(c, c if ord(c) < 128 else "?") for c in text)
+
+
+def ranges(numbers: list[int], dash: str = "–", limit: int = 6) -> str:
+    """Numbers in few characters: "3, 7–12"; at most `limit` runs, then how many are left out."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = [str(a) if a == b else f"{a}{dash}{b}" for a, b in runs[:limit]]
+    left_out = len(numbers) - sum(b - a + 1 for a, b in runs[:limit])
+    return ", ".join(shown) + (f" and {left_out} more" if left_out else "")
