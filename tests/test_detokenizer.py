@@ -35,14 +35,14 @@ sizes = st.lists(st.integers(0, 5), max_size=10)
 text = st.text(st.characters(exclude_characters="\ufffd", exclude_categories=["Cs"]), max_size=30)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, BYTE_LEVEL.vocab_size - 1), max_size=40), sizes, st.booleans())
 def test_any_tokens_after_a_whole_prompt_add_up_to_their_own_text(ids: list[int], sizes: list[int], skip: bool) -> None:
     prompt = BYTE_LEVEL.encode("Once upon a time 😀")
     assert "".join(pieces(BYTE_LEVEL, prompt, cut(ids, sizes), skip)) == BYTE_LEVEL.decode(ids, skip)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text, text, sizes)
 def test_text_cut_anywhere_even_inside_a_character_goes_on_there(left: str, right: str, sizes: list[int]) -> None:
     ids = BYTE_LEVEL.encode(left + right)
@@ -63,7 +63,7 @@ def test_a_prompt_that_ends_inside_a_character_does_not_leak(character: str) -> 
     assert known + output == prompt + " and on"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(TEXT), st.integers(0, 200), sizes)
 def test_a_space_at_the_seam_is_kept_where_tokens_carry_it(text: str, split: int, sizes: list[int]) -> None:
     ids = BYTE_FALLBACK.encode(text)
@@ -102,9 +102,7 @@ def test_models_at_hand_stream_any_tokens(name: str) -> None:
     @settings(max_examples=100, deadline=None)
     @given(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=30))
     def check(ids: list[int]) -> None:
-        assert (
-            "".join(pieces(tokenizer, prompt, [[i] for i in ids]))
-            == tokenizer.decode([*prompt, *ids])[len(tokenizer.decode(prompt)) :]
-        )
+        output = "".join(pieces(tokenizer, prompt, [[i] for i in ids]))
+        assert tokenizer.decode(prompt) + output == tokenizer.decode([*prompt, *ids])
 
     check()
