@@ -69,16 +69,21 @@ def wheel(sdist, tmp_path_factory) -> Path:
     return build(source, "wheel")
 
 
-def python_files(folder: Path, prefix: str) -> set[str]:
-    return {f"{prefix}/{path.relative_to(folder)}" for path in folder.rglob("*.py") if "__pycache__" not in path.parts}
+def package_files() -> set[str]:
+    """Every file below minivllm/, through its links, as it should be named in a wheel."""
+    files = set()
+    for folder, folders, names in os.walk(ROOT / "minivllm", followlinks=True):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        files |= {str((Path(folder) / name).relative_to(ROOT)) for name in names if not name.endswith(".pyc")}
+    return files
 
 
 def test_the_wheel_holds_every_module_once_and_no_top_level_kernels(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert len(names) == len(set(names))
-    expected = python_files(ROOT / "kernels", "minivllm/kernels") | {"minivllm/core/scheduler.py", "minivllm/py.typed"}
-    expected |= {f"minivllm/walkthroughs/mixed_batch/{name}" for name in ("lesson.md", "expected.json")}
-    assert expected <= set(names)
+    expected = package_files()
+    assert expected - set(names) == set()
+    assert {"minivllm/kernels/reshape_and_cache.py", "minivllm/walkthroughs/mixed_batch/lesson.md"} <= expected
     tops = {name.split("/")[0] for name in names}
     assert tops == {"minivllm", f"minivllm-{minivllm.__version__}.dist-info"}
     assert not [name for name in names if "__pycache__" in name]
@@ -96,7 +101,9 @@ def test_a_wheel_works(wheel, tmp_path):
         archive.extractall(tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     program = PROBE.format(home=str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -1,30 +1,28 @@
-"""Every number of the lesson `mixed-batch` comes out of a run.
+"""Every number of the lesson `mixed-batch` comes out of a run of its scenario, with made-up tokens and no model.
 
-The scene, so that anyone can set it up again (chunk limit 256, budget 260, block size 8):
-
-    step 0   W1 arrives: 512 tokens, the first of R1          computes 256 + 256             ends at step 1
-    step 2   W2 arrives: 600 tokens, the first of R2          computes 256 + 256 + 88        ends at step 4
-    step 5   R0 arrives: 1024 tokens of its own               computes 4 * 256               samples at step 8
-    step 9   R1 (2000) and R2 (603) arrive: the mixed batch
+Plans depend on how many tokens there are, and on which prefixes are equal, not on what the tokens are: so story token i
+of a scenario stands here for a number made from i.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import Future
 
 import pytest
 
-from minivllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
-from minivllm.core.block_hash import get_request_block_hasher
+from minivllm.config import VllmConfig
 from minivllm.core.messages import EngineCoreRequest
-from minivllm.core.request import Request
-from minivllm.core.scheduler import Scheduler
 from minivllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
+from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core import EngineCore
 from minivllm.executor.sim import SimExecutor, fake_token_rule
 from minivllm.sampling_params import SamplingParams
 from minivllm.scenarios.driver import Arrival, run
+from minivllm.scenarios.registry import Piece, Scenario, ScenarioRequest, get_scenario
 from minivllm.trace.events import EventLog, Header
+from minivllm.trace.install import Installation
+from minivllm.trace.probes import engine_probes
 from minivllm.walkthroughs import find_lesson, lessons
 from minivllm.worker.batch_state import BatchState
 from minivllm.worker.input_batch import InputBatch
@@ -34,49 +32,38 @@ from minivllm.worker.request_slots import RequestSlots
 
 LESSON = find_lesson("mixed-batch")
 EXPECTED = LESSON.expected
-VOCAB_SIZE = 1000
-MAX_NUM_SEQS, MAX_MODEL_LEN = 8, 2048
+ITERATION = EXPECTED["iteration"]
 
 
-def tokens(seed: int, count: int) -> list[int]:
-    return [(seed * 97 + i * 13) % VOCAB_SIZE for i in range(count)]
+def tokens(piece: Piece) -> list[int]:
+    return [i * 13 % 997 for i in range(piece.start, piece.start + piece.count)]
 
 
-PROMPTS = {"W1": tokens(1, 512), "W2": tokens(2, 600), "R0": tokens(3, 1024)}
-PROMPTS |= {"R1": PROMPTS["W1"] + tokens(4, 1488), "R2": PROMPTS["W2"] + tokens(5, 3)}
-ARRIVAL_STEP = {"W1": 0, "W2": 2, "R0": 5, "R1": 9, "R2": 9}
-MAX_TOKENS = {"W1": 1, "W2": 1, "R0": 8, "R1": 4, "R2": 4}
+def prompt_of(request: ScenarioRequest) -> list[int]:
+    return [token for piece in request.prompt for token in tokens(piece)]
 
 
-def config(budget: int = EXPECTED["config"]["max_num_batched_tokens"], num_lookahead_tokens: int = 0) -> VllmConfig:
-    return VllmConfig(
-        model_config=ModelConfig(model="simulated"),
-        scheduler_config=SchedulerConfig(
-            max_num_seqs=MAX_NUM_SEQS,
-            max_num_batched_tokens=budget,
-            max_model_len=MAX_MODEL_LEN,
-            long_prefill_token_threshold=EXPECTED["config"]["long_prefill_token_threshold"],
-            num_lookahead_tokens=num_lookahead_tokens,
-        ),
-        cache_config=CacheConfig(
-            block_size=EXPECTED["config"]["block_size"], num_gpu_blocks=640, hash_seed=b"mixed batch"
-        ),
-    )
-
-
-def new_batch(kind: type[RequestSlots] | type[InputBatch]) -> BatchState:
-    columns = RequestColumns(MAX_NUM_SEQS, MAX_MODEL_LEN, EXPECTED["config"]["block_size"], seed=0)
-    return kind(columns, MAX_NUM_SEQS)
+def arrival(index: int, request: ScenarioRequest) -> Arrival:
+    params = SamplingParams(temperature=0.0, max_tokens=request.max_tokens, **request.sampling)
+    core_request = EngineCoreRequest(request.id, prompt_of(request), params, arrival_time=float(index))
+    drafts = {step: tokens(piece) for step, piece in request.drafts.items()}
+    return Arrival(request.arrival_step, core_request, drafts=drafts)
 
 
 class ExecutorWithBatches(SimExecutor):
     """The simulator, with the worker's two batches kept beside it."""
 
-    def __init__(self) -> None:
-        super().__init__(fake_token_rule(VOCAB_SIZE))
-        self.batches = {"rows": new_batch(InputBatch), "slots": new_batch(RequestSlots)}
-        self.facts: list[dict[str, BatchFacts]] = []
+    def __init__(self, vllm_config: VllmConfig) -> None:
+        super().__init__(fake_token_rule(997))
+        self.batches: dict[str, BatchState] = {}
+        limits = vllm_config.scheduler_config
+        for name, kind in (("rows", InputBatch), ("slots", RequestSlots)):
+            columns = RequestColumns(
+                limits.max_num_seqs, limits.max_model_len, vllm_config.cache_config.block_size, seed=0
+            )
+            self.batches[name] = kind(columns, limits.max_num_seqs)
         self.plans: list[SchedulerOutput] = []
+        self.facts: list[dict[str, BatchFacts]] = []
         self.outputs: list[ModelRunnerOutput] = []
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> Future[ModelRunnerOutput | None]:
@@ -100,22 +87,30 @@ class ExecutorWithBatches(SimExecutor):
         return future
 
 
+def execute(scenario: Scenario) -> tuple[ExecutorWithBatches, EventLog]:
+    vllm_config = EngineArgs.from_kwargs(**scenario.engine).create_engine_config(max_position_embeddings=4096)
+    executor = ExecutorWithBatches(vllm_config)
+    log = EventLog(Header())
+    arrivals = [arrival(index, request) for index, request in enumerate(scenario.requests)]
+    core = EngineCore(vllm_config, executor)
+    with Installation(engine_probes(log)) as installation:
+        run(core, arrivals, log)
+    assert not installation.failures
+    return executor, log
+
+
 @pytest.fixture(scope="module")
-def executed() -> ExecutorWithBatches:
-    executor = ExecutorWithBatches()
-    arrivals = [
-        Arrival(
-            ARRIVAL_STEP[name],
-            EngineCoreRequest(name, prompt, SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS[name])),
-        )
-        for name, prompt in PROMPTS.items()
-    ]
-    run(EngineCore(config(), executor), arrivals, EventLog(Header()))
-    return executor
+def run_of_the_scenario() -> tuple[ExecutorWithBatches, EventLog]:
+    return execute(get_scenario(LESSON.scenario))
+
+
+@pytest.fixture
+def executed(run_of_the_scenario) -> ExecutorWithBatches:
+    return run_of_the_scenario[0]
 
 
 def test_the_plan_of_the_mixed_iteration(executed):
-    plan = executed.plans[EXPECTED["iteration"]]
+    plan = executed.plans[ITERATION]
     new = {request.req_id: request for request in plan.scheduled_new_reqs}
     cached = plan.scheduled_cached_reqs
     computed = {**dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))}
@@ -126,22 +121,22 @@ def test_the_plan_of_the_mixed_iteration(executed):
         assert plan.num_scheduled_tokens[req_id] == entry["num_tokens"]
         assert computed[req_id] == entry["num_computed_before"]
         assert (req_id in new) == (entry["kind"] == "new")
-        known = len(PROMPTS[req_id]) + (entry["kind"] == "running")  # R0 has sampled one token
-        assert known == entry["num_tokens_known"]
+        num_known = len(new[req_id].prompt_token_ids) if req_id in new else 1020 + 5
+        assert num_known == entry["num_tokens_known"]
     assert plan.total_num_scheduled_tokens == EXPECTED["config"]["max_num_batched_tokens"]
 
 
 @pytest.mark.parametrize("kind", ["rows", "slots"])
 def test_the_batch_of_the_mixed_iteration(executed, kind):
-    facts = executed.facts[EXPECTED["iteration"]][kind]
+    facts = executed.facts[ITERATION][kind]
     assert {name: getattr(facts, name) for name in EXPECTED[kind]} == EXPECTED[kind]
 
 
 def test_who_samples_and_who_takes_blocks(executed):
-    output = executed.outputs[EXPECTED["iteration"]]
+    output = executed.outputs[ITERATION]
     sampled = [i for i, new in zip(output.req_ids, output.sampled_token_ids, strict=True) if new]
     assert sampled == EXPECTED["sampled"]
-    plan = executed.plans[EXPECTED["iteration"]]
+    plan = executed.plans[ITERATION]
     block_size = EXPECTED["config"]["block_size"]
     taken = {r.req_id: len(r.block_ids) - r.num_computed_tokens // block_size for r in plan.scheduled_new_reqs}
     taken |= {
@@ -152,41 +147,37 @@ def test_who_samples_and_who_takes_blocks(executed):
 
 
 def test_the_answer_to_the_question(executed):
-    assert executed.plans[EXPECTED["iteration"] + 1].num_scheduled_tokens == {"R0": 1, "R1": 256, "R2": 1}
+    assert executed.plans[ITERATION + 1].num_scheduled_tokens == EXPECTED["next"]
+
+
+def test_the_scene_is_the_one_in_the_text(executed):
+    engine = get_scenario(LESSON.scenario).engine
+    assert get_scenario(LESSON.scenario).look_at == ITERATION
+    assert {name: engine[name] for name in EXPECTED["config"]} == EXPECTED["config"]
+    before = executed.plans[ITERATION].scheduled_cached_reqs
+    assert before.req_ids == ["R0"]
+    assert before.num_output_tokens == [5]
+
+
+def test_why_the_loop_stopped(run_of_the_scenario):
+    _, log = run_of_the_scenario
+    (decided,) = [e.data for e in log.events if e.kind == "schedule" and e.step == ITERATION]
+    assert {name: decided["stop"][name] for name in EXPECTED["stop"]} == EXPECTED["stop"]
+    assert [cut["reason"] for cut in decided["cut"] if cut["request"] == "R1"] == ["long_prefill_threshold"]
 
 
 @pytest.mark.parametrize("budget", [int(budget) for budget in EXPECTED["with_three_drafts"]])
 def test_three_drafts_are_four_query_tokens(budget):
-    vllm_config = config(budget, num_lookahead_tokens=3)
-    scheduler = Scheduler(vllm_config.scheduler_config, vllm_config.cache_config)
-    hasher = get_request_block_hasher(vllm_config.cache_config.block_size, b"mixed batch")
-    executor = SimExecutor(fake_token_rule(VOCAB_SIZE))
-
-    def add(name: str) -> None:
-        params = SamplingParams(temperature=0.0, max_tokens=8)
-        scheduler.add_request(Request(name, PROMPTS[name], params, block_hasher=hasher))
-
-    def step() -> SchedulerOutput:
-        plan = scheduler.schedule()
-        executor.execute_model(plan)
-        scheduler.update_from_output(plan, executor.sample_tokens().result())
-        return plan
-
-    add("W1")
-    while scheduler.has_requests() and scheduler.requests:
-        step()
-    for name in ("R0", "R2"):
-        add(name)
-        while scheduler.requests[name].num_output_tokens == 0:
-            step()
-    add("R1")
-    scheduler.update_draft_token_ids({"R2": [1, 2, 3]})
-    plan = scheduler.schedule()
+    scenario = get_scenario("mixed-batch-drafts")
+    scenario = dataclasses.replace(scenario, engine={**scenario.engine, "max_num_batched_tokens": budget})
+    executor, _ = execute(scenario)
+    plan = executor.plans[ITERATION]
     assert plan.num_scheduled_tokens == EXPECTED["with_three_drafts"][str(budget)]
-    assert plan.scheduled_spec_decode_tokens == {"R2": [1, 2, 3]}
+    assert len(plan.scheduled_spec_decode_tokens["R2"]) == 3
     if budget == 261:
-        batch = new_batch(RequestSlots)
-        assert batch.order(plan) == ["R2", "R0", "R1"]
+        slots = executor.facts[ITERATION]["slots"]
+        assert (slots.order, slots.query_start_loc) == (["R2", "R0", "R1"], [0, 4, 5, 261])
+        assert slots.logits_indices == [0, 1, 2, 3, 4, 260]
 
 
 def test_the_text_tells_these_numbers():
