@@ -74,7 +74,9 @@ def make_request(
     )
 
 
-def core_request(request_id: str, prompt: int | Sequence[int] = 4, max_tokens: int = 8, **fields: Any) -> EngineCoreRequest:
+def core_request(
+    request_id: str, prompt: int | Sequence[int] = 4, max_tokens: int = 8, **fields: Any
+) -> EngineCoreRequest:
     """A request on its way to the engine core."""
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens, **fields.pop("params", {}))
     tokens = tokens_of(request_id, prompt) if isinstance(prompt, int) else list(prompt)
