@@ -1,12 +1,25 @@
-"""Owns how thorough the property tests are: quick by default, MINIVLLM_HYPOTHESIS_PROFILE=thorough for a long search."""
+"""Owns what all tests share: a small model, and how thorough the property tests are.
+
+Quick by default; MINIVLLM_HYPOTHESIS_PROFILE=thorough for a long search.
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _ALL = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 settings.register_profile("quick", max_examples=40, stateful_step_count=40, print_blob=True, **_ALL)
 settings.register_profile("thorough", max_examples=1000, stateful_step_count=100, print_blob=True, **_ALL)
 settings.load_profile(os.environ.get("MINIVLLM_HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a small model with random weights and its own tokenizer."""
+    from tests.tiny_model import save_tiny_model
+
+    return save_tiny_model(tmp_path_factory.mktemp("tiny-model"))

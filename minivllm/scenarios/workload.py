@@ -56,14 +56,14 @@ class WorkloadRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     priority: int = 0
     min_tokens: int = 0
     stop_token_ids: list[int] | None = None
-    eos_token_id: int | None = None
+    eos_token_id: int | None | msgspec.UnsetType = msgspec.UNSET
     ignore_eos: bool = False
     abort_step: int | None = None
     abort_phase: Literal["before", "mid"] = "before"
     arrival_time: float | None = None
 
 
-class _WorkloadFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _WorkloadFile(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     config: WorkloadConfig
     requests: list[WorkloadRequest]
@@ -161,7 +161,8 @@ def _arrival(index: int, request: WorkloadRequest, config: WorkloadConfig, where
             raise WorkloadError(f"{where}: prompt_token_ids[{position}] is {token_id}; a token id is 0 or more")
     if request.abort_step is not None:
         _check_at_least(f"{where}: abort_step", request.abort_step, 0)
-    eos_token_id = request.eos_token_id if request.eos_token_id is not None else config.eos_token_id
+    # null is an answer, too: this request has no such token.
+    eos_token_id = config.eos_token_id if request.eos_token_id is msgspec.UNSET else request.eos_token_id
     arrival_time = request.arrival_time
     if arrival_time is None:
         arrival_time = float(request.arrival_step * _ARRIVAL_TIME_PER_STEP + index)
@@ -191,8 +192,8 @@ def _check_keys(document: Any, path: Path) -> None:
     """Name an unknown key with the known one that it may stand for; msgspec only says that it is unknown."""
     if not isinstance(document, dict):
         raise WorkloadError(f"{path}: a workload is a JSON object with 'config' and 'requests'")
-    places: list[tuple[str, Any, type[msgspec.Struct]]] = [("", document, _WorkloadFile)]
-    places.append(("config.", document.get("config"), WorkloadConfig))
+    # Keys beside these two are remarks; a misspelt one is missed as missing.
+    places: list[tuple[str, Any, type[msgspec.Struct]]] = [("config.", document.get("config"), WorkloadConfig)]
     requests = document.get("requests")
     for index, request in enumerate(requests if isinstance(requests, list) else []):
         places.append((f"requests[{index}].", request, WorkloadRequest))
