@@ -1,6 +1,6 @@
-"""Owns what all tests share: a small model, and how thorough the property tests are.
+"""Owns what all tests share: how thorough the property tests are, and a tiny model.
 
-Quick by default; MINIVLLM_HYPOTHESIS_PROFILE=thorough for a long search.
+MINIVLLM_HYPOTHESIS_PROFILE=thorough makes the property tests search for long.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ settings.load_profile(os.environ.get("MINIVLLM_HYPOTHESIS_PROFILE", "quick"))
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a small model with random weights and its own tokenizer."""
+    """Folder of a model with random weights, on which every scenario runs in seconds."""
     from tests.tiny_model import save_tiny_model
 
     return save_tiny_model(tmp_path_factory.mktemp("tiny-model"))
