@@ -33,11 +33,23 @@ def test_the_reference_writes_each_token_at_its_slot_and_skips_minus_one():
 
 @needs_triton
 def test_the_kernel_equals_its_reference_in_the_interpreter():
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "tests.kernels.interpreted_grid"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = run_grid("cpu", TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all equal" in done.stdout
+
+
+@needs_triton
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+def test_the_kernel_equals_its_reference_on_a_gpu():
+    done = run_grid("cuda", TRITON_INTERPRET="0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all equal" in done.stdout
+
+
+def run_grid(device: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.kernels.grid", device]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
-"""Run with TRITON_INTERPRET=1: compares the kernel with its reference over a grid of shapes, bit for bit."""
+"""Compares the kernel with its reference over a grid of shapes, bit for bit.
+
+TRITON_INTERPRET=1 python -m tests.kernels.grid        or, on a GPU: python -m tests.kernels.grid cuda
+"""
 
 from __future__ import annotations
 
 import itertools
+import sys
 
 import torch
 
@@ -31,8 +35,9 @@ def random_slots(num_tokens: int, num_slots: int, share_of_padding: float) -> to
     return slots
 
 
-def main() -> None:
+def main(device: str) -> None:
     torch.manual_seed(0)
+    torch.set_default_device(device)
     for block_size, head_dim, kv_heads in itertools.product(PAGE_SIZES, HEAD_DIMS, KV_HEADS):
         num_blocks = 2 + 20 // block_size
         shape = (num_blocks, block_size, kv_heads, head_dim)
@@ -50,4 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1] if len(sys.argv) > 1 else "cpu")
