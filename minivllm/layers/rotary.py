@@ -13,18 +13,16 @@ from minivllm.models.config import RopeConfig
 
 
 class RotaryEmbedding:
-    """A table of cosines and sines for every position, made once."""
+    """Angles of positions. (vLLM looks them up in a table; here they are computed once per step, for all layers.)"""
 
-    def __init__(
-        self, head_dim: int, max_positions: int, rope: RopeConfig, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        angles = torch.outer(torch.arange(max_positions).float(), inverse_frequencies(head_dim, rope))
-        self.cos = angles.cos().to(device, dtype)  # (max_positions, head_dim / 2)
-        self.sin = angles.sin().to(device, dtype)  # (max_positions, head_dim / 2)
+    def __init__(self, head_dim: int, rope: RopeConfig, device: torch.device, dtype: torch.dtype) -> None:
+        self._frequencies = inverse_frequencies(head_dim, rope).to(device)  # (head_dim / 2,)
+        self._dtype = dtype
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines of some positions, once per step for all layers: (tokens, 1, head_dim / 2) each."""
-        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+        """Cosines and sines for each token's position: (tokens, 1, head_dim / 2) each."""
+        angles = torch.outer(positions.float(), self._frequencies).unsqueeze(1)
+        return angles.cos().to(self._dtype), angles.sin().to(self._dtype)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

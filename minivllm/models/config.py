@@ -75,12 +75,13 @@ def from_folder(folder: Path) -> LlamaConfig:
     file = folder / "config.json"
     raw = read_json(file)
     try:
-        return _from_dict(raw, _eos_token_ids(folder, raw))
+        return from_dict({**raw, "eos_token_id": _eos_token_id(folder, raw)})
     except ModelError as error:
         raise ModelError(f"{file}: {error}") from None
 
 
-def _from_dict(raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> LlamaConfig:
+def from_dict(raw: dict[str, Any]) -> LlamaConfig:
+    """Check a configuration under config.json's keys, wherever it comes from."""
     architectures = raw.get("architectures")
     if not isinstance(architectures, list) or not architectures:
         raise ModelError("key 'architectures' must name the model's class, e.g. [\"LlamaForCausalLM\"]")
@@ -102,7 +103,7 @@ def _from_dict(raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> LlamaConf
         rms_norm_eps=_positive_float(raw, "rms_norm_eps", 1e-6),
         rope=_rope(raw),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        eos_token_ids=eos_token_ids,
+        eos_token_ids=_token_ids(raw, "eos_token_id"),
         dtype=raw.get("dtype") or raw.get("torch_dtype"),
     )
 
@@ -131,13 +132,13 @@ def _rope(raw: dict[str, Any]) -> RopeConfig:
         raise ModelError(f"rope type {kind!r} is not supported; supported are default, linear and llama3")
     if parameters.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) != 1.0:
         raise ModelError("partial_rotary_factor is not supported")
-    theta = parameters.get("rope_theta", raw.get("rope_theta", 10000.0))
+    theta = _positive_float({"rope_theta": 10000.0, **raw, **parameters}, "rope_theta")
     if kind == "default":
-        return RopeConfig(theta=float(theta))
+        return RopeConfig(theta=theta)
     if kind == "linear":
-        return RopeConfig(theta=float(theta), kind="linear", factor=_positive_float(parameters, "factor"))
+        return RopeConfig(theta=theta, kind="linear", factor=_positive_float(parameters, "factor"))
     return RopeConfig(
-        theta=float(theta),
+        theta=theta,
         kind="llama3",
         factor=_positive_float(parameters, "factor"),
         low_freq_factor=_positive_float(parameters, "low_freq_factor"),
@@ -146,13 +147,19 @@ def _rope(raw: dict[str, Any]) -> RopeConfig:
     )
 
 
-def _eos_token_ids(folder: Path, raw: dict[str, Any]) -> tuple[int, ...]:
+def _eos_token_id(folder: Path, raw: dict[str, Any]) -> Any:
+    """generation_config.json knows better than config.json what ends a sequence."""
     generation = folder / "generation_config.json"
     eos = read_json(generation).get("eos_token_id") if generation.exists() else None
-    eos = raw.get("eos_token_id") if eos is None else eos
-    if eos is None:
-        return ()
-    return (eos,) if isinstance(eos, int) else tuple(eos)
+    return raw.get("eos_token_id") if eos is None else eos
+
+
+def _token_ids(raw: dict[str, Any], key: str) -> tuple[int, ...]:
+    value = raw.get(key)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(token_id, int) and token_id >= 0 for token_id in ids):
+        raise ModelError(f"{key} must be a token id or a list of them, got {value!r}")
+    return tuple(ids)
 
 
 def _positive_int(raw: dict[str, Any], key: str, default: int | None = None) -> int:
@@ -166,7 +173,8 @@ def _positive_int(raw: dict[str, Any], key: str, default: int | None = None) -> 
 
 
 def _positive_float(raw: dict[str, Any], key: str, default: float | None = None) -> float:
-    value = raw.get(key, default)
+    value = raw.get(key)
+    value = default if value is None else value
     if value is None:
         raise ModelError(f"key {key!r} is missing")
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:

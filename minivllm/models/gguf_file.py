@@ -8,19 +8,31 @@ Upstream: vllm/model_executor/model_loader/gguf_loader.py.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from minivllm.models.config import LlamaConfig, RopeConfig
+from minivllm.models.config import LlamaConfig, from_dict
 from minivllm.models.errors import ModelError
 from minivllm.models.gguf_header import GGUFTensor, read_header
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM"}
 _ROWS_AT_ONCE = 2048
 
+# Their metadata keys, after the architecture's name, and config.json's.
+_KEYS = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+}
 _TOP_LEVEL = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -50,46 +62,37 @@ class GGUFFile:
         self.config = self._config()
 
     def _config(self) -> LlamaConfig:
-        kind = self._require("general.architecture")
+        kind = self._metadata.get("general.architecture")
         if kind not in _ARCHITECTURES:
             known = ", ".join(_ARCHITECTURES)
             raise ModelError(f"{self.path}: architecture {kind!r} is not supported; supported are {known}")
-        scaling = self._metadata.get(f"{kind}.rope.scaling.type", "none")
-        if scaling not in ("none", "linear") or "rope_freqs.weight" in self._tensors:
-            shown = repr(scaling) if "rope_freqs.weight" not in self._tensors else "by rope_freqs.weight"
-            raise ModelError(f"{self.path}: rope scaling {shown} is not supported in GGUF files, only none and linear")
-        hidden_size, heads = self._require(f"{kind}.embedding_length"), self._require(f"{kind}.attention.head_count")
-        head_dim = self._metadata.get(f"{kind}.attention.key_length", hidden_size // heads)
-        if self._metadata.get(f"{kind}.rope.dimension_count", head_dim) != head_dim:
+        embedding = self._tensors.get("model.embed_tokens.weight")
+        raw = {ours: self._metadata.get(f"{kind}.{theirs}") for theirs, ours in _KEYS.items()}
+        raw |= {
+            "architectures": [_ARCHITECTURES[kind]],
+            "vocab_size": embedding.shape[0] if embedding else self._metadata.get(f"{kind}.vocab_size"),
+            "rope_parameters": self._rope(kind),
+            "tie_word_embeddings": "lm_head.weight" not in self._tensors,
+            "eos_token_id": self._metadata.get("tokenizer.ggml.eos_token_id"),
+            "dtype": "bfloat16",
+        }
+        try:
+            config = from_dict(raw)
+        except ModelError as error:
+            raise ModelError(f"{self.path}: {error}") from None
+        if self._metadata.get(f"{kind}.rope.dimension_count", config.head_dim) != config.head_dim:
             raise ModelError(f"{self.path}: rotating only a part of each head is not supported")
-        if "model.embed_tokens.weight" not in self._tensors:
-            raise ModelError(f"{self.path}: tensor token_embd.weight is missing")
-        eos = self._metadata.get("tokenizer.ggml.eos_token_id")
-        return LlamaConfig(
-            architecture=_ARCHITECTURES[kind],
-            vocab_size=self._tensors["model.embed_tokens.weight"].shape[0],
-            hidden_size=hidden_size,
-            intermediate_size=self._require(f"{kind}.feed_forward_length"),
-            num_hidden_layers=self._require(f"{kind}.block_count"),
-            num_attention_heads=heads,
-            num_key_value_heads=self._metadata.get(f"{kind}.attention.head_count_kv", heads),
-            head_dim=head_dim,
-            max_position_embeddings=self._require(f"{kind}.context_length"),
-            rms_norm_eps=self._require(f"{kind}.attention.layer_norm_rms_epsilon"),
-            rope=RopeConfig(
-                theta=self._metadata.get(f"{kind}.rope.freq_base", 10000.0),
-                kind="linear" if scaling == "linear" else "default",
-                factor=self._metadata.get(f"{kind}.rope.scaling.factor", 1.0),
-            ),
-            tie_word_embeddings="lm_head.weight" not in self._tensors,
-            eos_token_ids=() if eos is None else (eos,),
-            dtype="bfloat16",
-        )
+        return config
 
-    def _require(self, key: str) -> Any:
-        if key not in self._metadata:
-            raise ModelError(f"{self.path}: metadata key {key!r} is missing")
-        return self._metadata[key]
+    def _rope(self, kind: str) -> dict[str, Any]:
+        if "rope_freqs.weight" in self._tensors:
+            raise ModelError(f"{self.path}: rope scaling by rope_freqs.weight is not supported")
+        scaling = self._metadata.get(f"{kind}.rope.scaling.type", "none")
+        return {
+            "rope_type": "default" if scaling == "none" else scaling,
+            "rope_theta": self._metadata.get(f"{kind}.rope.freq_base", 10000.0),
+            "factor": self._metadata.get(f"{kind}.rope.scaling.factor"),
+        }
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         self._check_size()
@@ -124,8 +127,7 @@ class GGUFFile:
     def _check_size(self) -> None:
         size = self.path.stat().st_size
         for tensor in self._tensors.values():
-            rows = int(np.prod(tensor.shape[:-1]))
-            end = tensor.offset + rows * _layout(self.path, tensor)[1]
+            end = tensor.offset + math.prod(tensor.shape[:-1]) * _layout(self.path, tensor)[1]
             if end > size:
                 raise ModelError(
                     f"{self.path}: tensor {tensor.name}: expected to end at byte {end}, got a file of {size} bytes; "

@@ -111,9 +111,13 @@ def _parse(cursor: _Cursor) -> GGUFHeader:
     directory = []
     for _ in range(num_tensors):
         name, dimensions = cursor.string(), cursor.number("I")
+        if not 1 <= dimensions <= 4:
+            raise ValueError(f"tensor {name} has {dimensions} dimensions")
         shape = tuple(cursor.number("Q") for _ in range(dimensions))
         directory.append((name, shape[::-1], cursor.number("I"), cursor.number("Q")))
     alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ValueError(f"general.alignment must be an integer of at least 1, got {alignment!r}")
     start = -(-cursor.at // alignment) * alignment
     return GGUFHeader(
         metadata, [GGUFTensor(name, shape, kind, start + offset) for name, shape, kind, offset in directory]

@@ -36,9 +36,12 @@ def from_gguf(path: Path) -> Tokenizer:
         raise ModelError(f"{path}: tokenizer {kind!r} is not supported, only 'gpt2' (byte-level BPE); pass --tokenizer")
     if entries.get("ggml.add_bos_token", False):
         raise ModelError(f"{path}: tokenizers that put a token before every prompt are not supported; pass --tokenizer")
-    tokens: list[str] = entries["ggml.tokens"]
-    merges = [tuple(merge.split(" ", 1)) for merge in entries["ggml.merges"]]
-    backend = Backend(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    try:
+        tokens: list[str] = entries["ggml.tokens"]
+        merges = [tuple(merge.split(" ", 1)) for merge in entries["ggml.merges"]]
+        backend = Backend(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    except Exception as error:  # the library raises bare Exception
+        raise ModelError(f"{path}: its tokenizer is damaged ({error!r})") from None
     backend.pre_tokenizer = _split(path, pre)
     backend.decoder = decoders.ByteLevel()
     types = entries.get("ggml.token_type", [])

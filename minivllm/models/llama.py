@@ -69,7 +69,7 @@ class LlamaMLP(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         gate, up = linear(hidden, self.gate_up_proj).chunk(2, dim=-1)  # (tokens, intermediate) each
-        return linear(F.silu(gate) * up, self.down_proj)
+        return linear(F.silu(gate, inplace=True) * up, self.down_proj)
 
     def weight_slots(self) -> dict[str, torch.Tensor]:
         gate, up = self.gate_up_proj.chunk(2)
@@ -120,7 +120,7 @@ class Llama(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, device, dtype)
         tied = config.tie_word_embeddings
         self.lm_head = self.embed_tokens if tied else _weight(config.vocab_size, config.hidden_size, device, dtype)
-        self.rotary = RotaryEmbedding(config.head_dim, config.max_position_embeddings, config.rope, device, dtype)
+        self.rotary = RotaryEmbedding(config.head_dim, config.rope, device, dtype)
 
     @on_map(
         "model forward", vllm="vllm/model_executor/models/llama.py::LlamaModel.forward", plane="data", process="worker"

@@ -35,11 +35,10 @@ class ModelLoader:
     )
     def load(self, device: torch.device, dtype: torch.dtype) -> CausalLM:
         """The model with its weights from disk."""
-        model = resolve(self.config.architecture)(self.config, device, dtype)
         weights: WeightFile = self._gguf or SafetensorsWeights(self._files.path)
-        slots = model.weight_slots()
-        _check(slots, weights, tied=self.config.tie_word_embeddings)
-        for name, slot in slots.items():
+        _check(self.config, weights)
+        model = resolve(self.config.architecture)(self.config, device, dtype)
+        for name, slot in model.weight_slots().items():
             weights.copy_into(name, slot)
         return model
 
@@ -55,9 +54,19 @@ class ModelLoader:
         return model
 
 
-def _check(slots: dict[str, torch.Tensor], weights: WeightFile, *, tied: bool) -> None:
-    """Compare the tensors that the model wants with those that the files have, before anything is copied."""
+def _check(config: LlamaConfig, weights: WeightFile) -> None:
+    """Compare the tensors that the model wants with those that the files have, before any memory is taken."""
     shapes = weights.shapes()
+    if config.num_hidden_layers > len(shapes):
+        raise ModelError(
+            f"{weights.file_of('')}: {len(shapes)} tensors cannot fill num_hidden_layers ({config.num_hidden_layers}): "
+            "configuration and weights do not fit together"
+        )
+    try:
+        slots = resolve(config.architecture)(config, torch.device("meta"), torch.float32).weight_slots()
+    except RuntimeError as error:
+        raise ModelError(f"{weights.file_of('')}: a model of these sizes cannot exist ({error})") from None
+    tied = config.tie_word_embeddings
     ignored = {name for name in shapes if name.endswith(_COMPUTED) or (tied and name == "lm_head.weight")}
     missing = sorted(slots.keys() - shapes.keys())
     if missing:
@@ -71,7 +80,7 @@ def _check(slots: dict[str, torch.Tensor], weights: WeightFile, *, tied: bool) -
         name = unexpected[0]
         raise ModelError(
             f"{weights.file_of(name)}: tensor {name} {shapes[name]} belongs to no layer of this model "
-            f"({len(unexpected)} unexpected tensors): config.json and weights do not fit together"
+            f"({len(unexpected)} unexpected tensors): configuration and weights do not fit together"
         )
     for name, slot in slots.items():
         if shapes[name] != tuple(slot.shape):

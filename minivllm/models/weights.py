@@ -60,7 +60,7 @@ class SafetensorsWeights:
 def _weight_files(folder: Path) -> list[str]:
     if (folder / INDEX_FILE).exists():
         weight_map = read_json(folder / INDEX_FILE).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
+        if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values() or [None]):
             raise ModelError(f"{folder / INDEX_FILE}: key 'weight_map' must name the file of each tensor")
         return sorted(set(weight_map.values()))
     if (folder / "model.safetensors").exists():

@@ -70,6 +70,8 @@ def test_generation_config_decides_what_ends_a_sequence(tmp_path: Path) -> None:
         ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope type 'yarn' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "key 'factor' is missing"),
+        ({"rope_theta": "big"}, "rope_theta must be a number above 0, got 'big'"),
+        ({"eos_token_id": "</s>"}, "eos_token_id must be a token id or a list of them, got '</s>'"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported"),
     ],
 )
