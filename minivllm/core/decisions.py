@@ -73,3 +73,8 @@ class StepDecisions:
     prefix_lookups: list[tuple[str, int, int]] = field(default_factory=list)
     preempted: list[tuple[str, int, str]] = field(default_factory=list)
     stop: Decision | None = None
+
+    def forget(self, request_id: str) -> None:
+        """Drop what was recorded of a request that loses its place in this step after it was looked at."""
+        self.not_scheduled = [decision for decision in self.not_scheduled if decision.request_id != request_id]
+        self.cut = [decision for decision in self.cut if decision.request_id != request_id]

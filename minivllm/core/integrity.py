@@ -1,17 +1,17 @@
 """Owns the invariants of the core as one check that can run after every operation. Reads everything, changes nothing.
 
-    INV-01  every block is in exactly one place: free, free and cached, held by requests, or the null block
-    INV-02  a block's reference count is the number of block tables that hold it
-    INV-03  a step never spends more than its token budget                       (asserted in `Scheduler.schedule`)
-    INV-04  at most max_num_seqs requests run
-    INV-05  the free queue is one list, the same in both directions
-    INV-06  the hash map and the blocks name each other
-    INV-07  only full blocks are published, each under the hash of its request's chain, and once
-    INV-08  every request is in exactly one queue, and its status says in which
-    INV-09  the counters of a request stay within what is known, drafted and in flight
-    INV-10  a request that waits holds no blocks
-    INV-11  a running request has a slot for every token that it has computed
-    INV-12  an ended request is forgotten
+INV-01  every block is in exactly one place: free, free and cached, held by requests, or the null block
+INV-02  a block's reference count is the number of block tables that hold it
+INV-03  a step never spends more than its token budget                       (asserted in `Scheduler.schedule`)
+INV-04  at most max_num_seqs requests run
+INV-05  the free queue is one list, the same in both directions
+INV-06  the hash map and the blocks name each other
+INV-07  only full blocks are published, each under the hash of its request's chain, and once
+INV-08  every request is in exactly one queue, and its status says in which
+INV-09  the counters of a request stay within what is known, drafted and in flight
+INV-10  a request that waits holds no blocks
+INV-11  a running request has a slot for every token that it has computed
+INV-12  an ended request is forgotten
 """
 
 from __future__ import annotations
@@ -111,7 +111,11 @@ def _check_hash_map(pool: BlockPool) -> None:
 
 
 def _check_queues(scheduler: Scheduler) -> None:
-    queues = {"running": scheduler.running, "waiting": scheduler.waiting, "skipped": scheduler.skipped_waiting}
+    queues: dict[str, list[Request]] = {
+        "running": scheduler.running,
+        "waiting": list(scheduler.waiting),
+        "skipped": list(scheduler.skipped_waiting),
+    }
     places: dict[str, str] = {}
     for place, queue in queues.items():
         for request in queue:

@@ -44,16 +44,18 @@ def schedule_running(scheduler: Scheduler, step: Step) -> None:
         room = scheduler.max_model_len - request.num_computed_tokens - 1
         num_new_tokens = min(num_new_tokens, step.token_budget, room)
         if num_new_tokens <= 0:
-            record_cut(scheduler, step, request, debt, 0)
+            decisions.not_scheduled.append(why_less(scheduler, step, request, debt, 0))
             index += 1  # not `break`: someone further down may still have work
             continue
 
+        # Asked before blocks are: a victim may give its share of the budget back.
+        cut = why_less(scheduler, step, request, debt, num_new_tokens) if num_new_tokens != debt else None
         new_blocks, index = _allocate_or_preempt(scheduler, step, request, num_new_tokens, index)
         if isinstance(new_blocks, BlockShortage):
             decisions.stop = Decision(request.request_id, Reason.NO_FREE_BLOCKS, new_blocks.numbers)
             return
-        if num_new_tokens != debt:
-            record_cut(scheduler, step, request, debt, num_new_tokens)
+        if cut is not None:
+            decisions.cut.append(cut)
         step.running.append(request)
         step.num_scheduled_tokens[request.request_id] = num_new_tokens
         step.token_budget -= num_new_tokens
@@ -101,7 +103,12 @@ def _take_victim(scheduler: Scheduler, step: Step, index: int) -> tuple[Request,
     """Take the least important request off the running list, and out of the plan if it is in it already."""
     if scheduler.config.policy == "fcfs":
         return scheduler.running.pop(), index
-    victim = max(scheduler.running, key=lambda r: (r.priority, r.arrival_time))
+    if scheduler.config.semantics == "vllm-0.27.1":
+        # The first of several equal ones: two requests of one priority and arrival time can take turns in preempting
+        # each other, and neither ever ends.
+        victim = max(scheduler.running, key=lambda r: (r.priority, r.arrival_time))
+    else:
+        victim = max(scheduler.running)  # the order of the queue: whoever is first in it always moves on
     victim_index = scheduler.running.index(victim)
     del scheduler.running[victim_index]
     was_scheduled = victim.request_id in step.num_scheduled_tokens
@@ -110,7 +117,7 @@ def _take_victim(scheduler: Scheduler, step: Step, index: int) -> tuple[Request,
         step.token_budget += step.num_scheduled_tokens.pop(victim.request_id)
         step.new_blocks.pop(victim.request_id, None)
         step.spec_tokens.pop(victim.request_id, None)
-        step.decisions.cut = [cut for cut in step.decisions.cut if cut.request_id != victim.request_id]
+    step.decisions.forget(victim.request_id)
     # vLLM 0.27.1 moves the index only for a victim that is in the plan. One that was passed over shifts the list
     # just the same, and then the next request is skipped (vllm#49097).
     moves = was_scheduled if scheduler.config.semantics == "vllm-0.27.1" else victim_index < index
@@ -125,8 +132,8 @@ def _schedule_drafts(step: Step, request: Request, num_new_tokens: int) -> None:
     request.spec_token_ids = []
 
 
-def record_cut(scheduler: Scheduler, step: Step, request: Request, debt: int, granted: int) -> None:
-    """Record which limit gave a request less than it owed. Called before its tokens are taken off the budget."""
+def why_less(scheduler: Scheduler, step: Step, request: Request, debt: int, granted: int) -> Decision:
+    """Which limit gives a request less than it owes. Asked before its tokens are taken off the budget."""
     threshold = scheduler.config.long_prefill_token_threshold
     if debt <= 0:
         reason, limit = Reason.OUTPUT_IN_FLIGHT, 0
@@ -136,5 +143,4 @@ def record_cut(scheduler: Scheduler, step: Step, request: Request, debt: int, gr
         reason, limit = Reason.TOKEN_BUDGET, step.token_budget
     else:
         reason, limit = Reason.MAX_MODEL_LEN, scheduler.max_model_len
-    decision = Decision(request.request_id, reason, {"asked": debt, "granted": granted, "limit": limit})
-    (step.decisions.cut if granted > 0 else step.decisions.not_scheduled).append(decision)
+    return Decision(request.request_id, reason, {"asked": debt, "granted": granted, "limit": limit})

@@ -12,7 +12,7 @@ from minivllm.core.free_block_queue import KVCacheBlock
 from minivllm.core.kv_cache_manager import BlockShortage
 from minivllm.core.request import Request, RequestStatus
 from minivllm.core.request_queue import RequestQueue
-from minivllm.core.schedule_running import record_cut
+from minivllm.core.schedule_running import why_less
 from minivllm.core.step import PauseState, Step
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _admit(scheduler: Scheduler, step: Step, request: Request, queue: RequestQue
     if scheduler.kv_cache_manager.record_prefix_cache_stats(request, num_hit_tokens):
         step.decisions.prefix_lookups.append((request.request_id, request.num_tokens, num_hit_tokens))
     if num_new_tokens != debt:
-        record_cut(scheduler, step, request, debt, num_new_tokens)
+        step.decisions.cut.append(why_less(scheduler, step, request, debt, num_new_tokens))
     if request.num_preemptions == 0:
         request.num_cached_tokens = num_hit_tokens
     (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)

@@ -41,6 +41,7 @@ class DecisionCheck:
         self.scheduler = scheduler
         self.running = [request.request_id for request in scheduler.running]
         self.num_waiting = len(scheduler.waiting) + len(scheduler.skipped_waiting)
+        self.preempted_by_reset = set(scheduler.preempted_req_ids)
         self.before = {
             request.request_id: _Before(
                 request,
@@ -63,7 +64,8 @@ class DecisionCheck:
         assert [victim for victim, _, _ in record.preempted] == [
             d.request_id for d in record.not_scheduled if d.reason == R.PREEMPTED
         ]
-        assert {victim for victim, _, _ in record.preempted} == plan.preempted_req_ids
+        preempted = {victim for victim, _, _ in record.preempted}
+        assert preempted | self.preempted_by_reset == plan.preempted_req_ids
         self._check_everyone_looked_at(plan, record.stop, set(not_scheduled))
         self._check_cuts(plan)
         for decision in record.not_scheduled:
@@ -147,8 +149,8 @@ class DecisionCheck:
             _check_shortage(numbers)
             assert stop.request_id not in plan.num_scheduled_tokens
         elif stop.reason == R.PREEMPTED_THIS_STEP:
-            assert numbers == {"preempted": len(plan.preempted_req_ids)}
-            assert plan.preempted_req_ids
+            assert numbers == {"preempted": len(scheduler.last_decisions.preempted)}
+            assert numbers["preempted"] > 0
         elif stop.reason == R.QUEUE_EMPTY:
             assert not scheduler.waiting
             assert not scheduler.skipped_waiting
