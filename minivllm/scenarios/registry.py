@@ -156,3 +156,11 @@ def get_scenario(name: str) -> Scenario:
     close = difflib.get_close_matches(name, names, 1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
     raise UnknownScenarioError(f"no scenario is called {name!r}; {hint}")
+
+
+def prompts_scenario(prompts: list[str], max_tokens: int, sampling: dict[str, Any]) -> Scenario:
+    """An unnamed scenario: these prompts, all at once."""
+    requests = tuple(
+        ScenarioRequest(f"R{i}", prompt, max_tokens, sampling=sampling) for i, prompt in enumerate(prompts)
+    )
+    return Scenario("prompts", "Your prompts", "", {"max_num_seqs": max(8, len(prompts))}, requests)

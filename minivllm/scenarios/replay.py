@@ -25,7 +25,7 @@ def workload_from_log(log: Log, semantics: Semantics) -> tuple[Workload, TokenRu
     vllm_config = msgspec.convert(log.header.config, VllmConfig)
     scheduler_config = msgspec.structs.replace(vllm_config.scheduler_config, semantics=semantics)
     vllm_config = msgspec.structs.replace(vllm_config, scheduler_config=scheduler_config)
-    aborts: dict[str, tuple[int, Any]] = {}
+    aborts: dict[str, tuple[int | None, Any]] = {}
     drafts: dict[str, dict[int, list[int]]] = {}
     for event in log.events:
         if event.kind == "requests.aborted" and event.data["phase"] in ("before", "mid"):
@@ -43,9 +43,11 @@ def workload_from_log(log: Log, semantics: Semantics) -> tuple[Workload, TokenRu
                 arrival_time=event.data["arrival_time"],
                 priority=event.data["priority"],
             )
-            abort_step, phase = aborts.get(event.request, (None, "before"))
+            abort_step, abort_phase = aborts.get(event.request, (None, "before"))
             prompt = event.data.get("prompt")
-            arrivals.append(Arrival(event.step, request, abort_step, phase, prompt, drafts.get(event.request, {})))
+            arrivals.append(
+                Arrival(event.step, request, abort_step, abort_phase, prompt, drafts.get(event.request, {}))
+            )
     workload = Workload(log.header.scenario or "log", vllm_config, 1, arrivals, DEFAULT_MAX_STEPS)
     return workload, recorded_token_rule(_sampled_tokens(log))
 

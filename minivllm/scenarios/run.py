@@ -92,14 +92,6 @@ def run_scenario(
     return TracedRun(Log(log.header, log.events, log.num_dropped, path=log_path), result, violations)
 
 
-def prompts_scenario(prompts: list[str], max_tokens: int, sampling: dict[str, Any]) -> Scenario:
-    """An unnamed scenario: these prompts, all at once."""
-    requests = tuple(
-        ScenarioRequest(f"R{i}", prompt, max_tokens, sampling=sampling) for i, prompt in enumerate(prompts)
-    )
-    return Scenario("prompts", "Your prompts", "", {"max_num_seqs": max(8, len(prompts))}, requests)
-
-
 def _arrival(engine: LLMEngine, index: int, request: ScenarioRequest) -> Arrival:
     params = SamplingParams(max_tokens=request.max_tokens, **{"temperature": 0.0, **request.sampling})
     prompt_text = request.prompt if isinstance(request.prompt, str) else None

@@ -24,7 +24,14 @@ def simulate(workload: Workload, log: EventLog, token_rule: TokenRule | None = N
         log: Gets the events.
         token_rule: Picks the tokens; None for the workload's own made-up ones.
     """
-    core = EngineCore(workload.vllm_config, SimExecutor(token_rule or fake_token_rule(workload.vocab_size)))
+    return _run(_core(workload, token_rule), workload, log)
+
+
+def _core(workload: Workload, token_rule: TokenRule | None) -> EngineCore:
+    return EngineCore(workload.vllm_config, SimExecutor(token_rule or fake_token_rule(workload.vocab_size)))
+
+
+def _run(core: EngineCore, workload: Workload, log: EventLog) -> RunResult:
     watch = PoolWatch(core.scheduler.kv_cache_manager.block_pool)
     with Installation(engine_probes(log)) as installation:
         result = run(core, workload.arrivals, log, max_steps=workload.max_steps, at_step_end=watch.changes)
@@ -36,9 +43,11 @@ def simulate_to_log(
     workload: Workload, path: Path | None = None, token_rule: TokenRule | None = None
 ) -> tuple[EventLog, RunResult]:
     """Run a workload with a log of its own, written to a file if there is a path."""
-    header = Header(config=msgspec.to_builtins(workload.vllm_config), model="simulated", scenario=workload.name)
+    core = _core(workload, token_rule)  # before the log is opened: settings that fail leave an older log as it was
+    config = msgspec.to_builtins(workload.vllm_config)
+    header = Header(config=config, model="simulated", scenario=workload.name)
     log = EventLog(header, path, logical=True)
     try:
-        return log, simulate(workload, log, token_rule)
+        return log, _run(core, workload, log)
     finally:
         log.close()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,9 +19,13 @@ from minivllm.config import CacheConfig, ModelConfig, SchedulerConfig, Scheduler
 from minivllm.core.messages import EngineCoreRequest
 from minivllm.sampling_params import SamplingParams
 from minivllm.scenarios.driver import DEFAULT_MAX_STEPS, Arrival
+from minivllm.scenarios.json_place import line_of
 
 # Arrivals of one step differ by one in `arrival_time`; steps lie this far apart.
 _ARRIVAL_TIME_PER_STEP = 1000
+
+# Every block is an object of its own, even without a model: a mistyped number must not fill the memory.
+_MAX_BLOCKS = 10_000_000
 
 
 class WorkloadError(ValueError):
@@ -56,7 +62,7 @@ class WorkloadRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     priority: int = 0
     min_tokens: int = 0
     stop_token_ids: list[int] | None = None
-    eos_token_id: int | None | msgspec.UnsetType = msgspec.UNSET
+    eos_token_id: int | msgspec.UnsetType | None = msgspec.UNSET
     ignore_eos: bool = False
     abort_step: int | None = None
     abort_phase: Literal["before", "mid"] = "before"
@@ -96,22 +102,21 @@ def load_workload(path: Path, semantics: Semantics) -> Workload:
     """
     try:
         raw = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise WorkloadError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise WorkloadError(f"{path}: cannot be read as text: {error}") from None
+    except OSError as error:
+        raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise WorkloadError(f"{path}: not a text file in UTF-8 (byte {error.start})") from None
     try:
         document = json.loads(raw)
     except json.JSONDecodeError as error:
         raise WorkloadError(
             f"{path}, line {error.lineno}, column {error.colno}: not valid JSON: {error.msg}. Is the file complete?"
         ) from None
-    _check_keys(document, path)
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets nested as deep
+        raise WorkloadError(f"{path}: not JSON that can be read: {error}") from None
     try:
-        file = msgspec.convert(document, _WorkloadFile)
-        return _build(file, semantics)
-    except WorkloadError as error:
-        raise WorkloadError(f"{path}: {error}") from None
+        _check_keys(document)
+        return _build(msgspec.convert(document, _WorkloadFile), semantics)
     except (msgspec.ValidationError, ValueError) as error:
         raise WorkloadError(f"{path}: {_plain(str(error))}{_line_of(str(error), raw)}") from None
 
@@ -120,6 +125,8 @@ def _build(file: _WorkloadFile, semantics: Semantics) -> Workload:
     config = file.config
     _check_at_least("config.vocab_size", config.vocab_size, 1)
     _check_at_least("config.max_steps", config.max_steps, 1)
+    if config.num_gpu_blocks > _MAX_BLOCKS:
+        raise WorkloadError(f"config.num_gpu_blocks must be at most {_MAX_BLOCKS}, got {config.num_gpu_blocks}")
     scheduler_config = SchedulerConfig(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -166,6 +173,8 @@ def _arrival(index: int, request: WorkloadRequest, config: WorkloadConfig, where
     arrival_time = request.arrival_time
     if arrival_time is None:
         arrival_time = float(request.arrival_step * _ARRIVAL_TIME_PER_STEP + index)
+    if not math.isfinite(arrival_time):
+        raise WorkloadError(f"{where}: arrival_time must be finite, got {arrival_time}")
     try:
         sampling_params = SamplingParams(
             temperature=0.0,
@@ -188,10 +197,10 @@ def _check_at_least(name: str, value: int, minimum: int) -> None:
         raise WorkloadError(f"{name} must be at least {minimum}, got {value}")
 
 
-def _check_keys(document: Any, path: Path) -> None:
+def _check_keys(document: Any) -> None:
     """Name an unknown key with the known one that it may stand for; msgspec only says that it is unknown."""
     if not isinstance(document, dict):
-        raise WorkloadError(f"{path}: a workload is a JSON object with 'config' and 'requests'")
+        raise WorkloadError("a workload is a JSON object with 'config' and 'requests'")
     # Keys beside these two are remarks; a misspelt one is missed as missing.
     places: list[tuple[str, Any, type[msgspec.Struct]]] = [("config.", document.get("config"), WorkloadConfig)]
     requests = document.get("requests")
@@ -203,7 +212,7 @@ def _check_keys(document: Any, path: Path) -> None:
             if key not in known:
                 close = difflib.get_close_matches(key, known, 1)
                 hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
-                raise WorkloadError(f"{path}: {prefix}{key} is not a key of a workload; {hint}")
+                raise WorkloadError(f"{prefix}{key} is not a key of a workload; {hint}")
 
 
 def _plain(message: str) -> str:
@@ -213,8 +222,14 @@ def _plain(message: str) -> str:
 
 
 def _line_of(message: str, raw: str) -> str:
-    """The line of the file where the key named last in a message stands, if it stands there only once."""
-    place = message.partition(" - at `$")[2].rstrip("`")
-    key = place.rpartition(".")[2].partition("[")[0] or place
-    lines = [number for number, line in enumerate(raw.splitlines(), 1) if f'"{key}"' in line]
-    return f" (line {lines[0]})" if len(lines) == 1 else ""
+    """The line of the file that a message is about; empty if it names no place."""
+    text, _, place = message.partition(" - at `$")
+    # Either msgspec's "... at `$.requests[3].max_tokens`", or our own words: "requests[3] ('A'): min_tokens (9) ...".
+    named = re.match(r"requests\[(\d+)\](?: \('.*?'\):)?[. ]?(\w*)", place.lstrip(".") or text)
+    if named:
+        path: list[str | int] = ["requests", int(named[1]), named[2]]
+    else:
+        about = place.lstrip(".") or text
+        key = re.split(r"\W", about.removeprefix("config."), maxsplit=1)[0]
+        path = ["config", key] if about.startswith("config") or key in WorkloadConfig.__struct_fields__ else []
+    return f" (line {line_of(raw, path)})" if path else ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -86,7 +85,6 @@ class EventLog:
         self.events: list[Event] = []
         self.num_dropped = 0
         self.step = -1
-        self._listeners: list[Callable[[Event], None]] = []
         self._file: IO[bytes] | None = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,20 +112,15 @@ class EventLog:
         event = Event(len(self.events), self.step, process, kind, request, data or {}, src, ref, wall_ns, dur_ns)
         self.events.append(event)
         self._write(event)
-        for listener in self._listeners:
-            listener(event)
-
-    def on_event(self, listener: Callable[[Event], None]) -> None:
-        """Call `listener` with every event from now on."""
-        self._listeners.append(listener)
 
     def close(self) -> None:
         """Say how much was dropped, and finish the file. Idempotent."""
-        if self._file is not None:
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        with file:
             if self.num_dropped:
-                self._file.write(json.dumps({"dropped": self.num_dropped}).encode() + b"\n")
-            self._file.close()
-            self._file = None
+                file.write(json.dumps({"dropped": self.num_dropped}).encode() + b"\n")
 
     def _write(self, item: Header | Event) -> None:
         if self._file is not None:

@@ -53,15 +53,11 @@ class Installation:
         self.failures: dict[str, str] = {}
 
     def __enter__(self) -> Installation:
-        for symbol, probe in self._probes.items():
-            module, _, qualname = symbol.partition(":")
-            owner: Any = importlib.import_module(module)
-            *path, name = qualname.split(".")
-            for part in path:
-                owner = getattr(owner, part)
-            original = owner.__dict__[name]
+        # Everything is looked up before anything is changed: a name that is not there leaves all symbols as they were.
+        found = [(*_find(symbol), lookup(symbol), probe) for symbol, probe in self._probes.items()]
+        for owner, name, original, entry, probe in found:
             self._originals.append((owner, name, original))
-            setattr(owner, name, self._wrap(original, lookup(symbol), probe))
+            setattr(owner, name, self._wrap(original, entry, probe))
         return self
 
     def __exit__(
@@ -85,3 +81,13 @@ class Installation:
             return result
 
         return probed
+
+
+def _find(symbol: str) -> tuple[Any, str, Any]:
+    """Where "module:Class.method" is defined: its class (or module), its name there, and itself."""
+    module, _, qualname = symbol.partition(":")
+    owner: Any = importlib.import_module(module)
+    *path, name = qualname.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    return owner, name, owner.__dict__[name]

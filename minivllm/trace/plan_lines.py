@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from minivllm.trace.events import Event
+from minivllm.trace.store import write_whole
 
 _PLAN_FIELDS = (
     "scheduled",
@@ -31,7 +32,7 @@ _PLAN_FIELDS = (
 
 
 def plan_lines(events: Iterable[Event], *, is_async: bool) -> list[dict[str, Any]]:
-    """One line a step, in order.
+    """One line a step, in order. A step that the log does not hold to its end has none.
 
     Args:
         events: A log's events.
@@ -49,7 +50,8 @@ def plan_lines(events: Iterable[Event], *, is_async: bool) -> list[dict[str, Any
             sampled[event.step] = event.data["sampled"]
         if event.kind == "request.refused" and event.request is not None:
             refused.add(event.request)
-    return [_line(step, steps[step], sampled.get(step, {}), refused, is_async) for step in sorted(steps)]
+    whole = [step for step in sorted(steps) if any(event.kind == "step.end" for event in steps[step])]
+    return [_line(step, steps[step], sampled.get(step, {}), refused, is_async) for step in whole]
 
 
 def _line(
@@ -120,4 +122,4 @@ def write_plan_lines(
     lines = plan_lines(events, is_async=is_async)
     if summary is not None:
         lines.append(summary)
-    path.write_text("".join(dump(line) + "\n" for line in lines), encoding="utf-8")
+    write_whole(path, "".join(dump(line) + "\n" for line in lines))

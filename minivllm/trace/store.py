@@ -15,14 +15,33 @@ def state_home() -> Path:
 
 
 def new_log_path(name: str) -> Path:
-    """A path for a new log; names sort by time."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    path = state_home() / f"{stamp}-{name}.jsonl"
+    """A path for a new log: names sort by time, and no other process makes the same one."""
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{os.getpid()}"
+    path = state_home() / f"{stem}.jsonl"
     number = 1
     while path.exists():
         number += 1
-        path = state_home() / f"{stamp}-{name}-{number}.jsonl"
+        path = state_home() / f"{stem}-{number}.jsonl"
     return path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is either there in full or as it was before; a device or a pipe is written as it comes.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def newest_log() -> Path | None:

@@ -11,14 +11,14 @@ import typer
 from rich.table import Table
 
 from minivllm import __version__
-from minivllm.entrypoints.cli.common import JsonOption, note, print_json, stdout_console
+from minivllm.entrypoints.cli.common import JsonOption, examples, note, print_json, stdout_console
 from minivllm.entrypoints.cli.errors import user_errors
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(help="Measure this engine.", no_args_is_help=True)
-    epilog = "Examples: `minivllm bench scheduler` · `minivllm bench scheduler --vllm-python ~/vllm/bin/python --json`"
+    epilog = examples("minivllm bench scheduler", "minivllm bench scheduler --vllm-python ~/vllm/bin/python --json")
+    group = typer.Typer(help="Measure this engine.", epilog=epilog, no_args_is_help=True)
     group.command("scheduler", epilog=epilog)(user_errors(scheduler))
     app.add_typer(group, name="bench")
 

@@ -1,9 +1,11 @@
-"""Owns what several commands share: consoles, JSON, choosing a log, choosing iterations."""
+"""Owns what several commands share: options, consoles, JSON, choosing a log, checking where to write."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,14 +33,22 @@ IterationOption = Annotated[
     str | None,
     typer.Option("--iteration", "-i", help="Which iterations: N, A:B, last or all.", metavar="N|A:B|last|all"),
 ]
+RequestOption = Annotated[
+    str | None, typer.Option("--request", "-r", help="Only iterations that concern this request.")
+]
 WidthOption = Annotated[int | None, typer.Option(min=40, help="Columns to draw for; default: the terminal's.")]
 AsciiOption = Annotated[bool, typer.Option("--ascii", help="Use no character beyond ASCII.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a picture.")]
 
 
+def examples(*commands: str) -> str:
+    """The end of a help page: runnable examples, one a line."""
+    return "\n\n".join(["Examples:", *(f"`{command}`" for command in commands)])
+
+
 def stdout_console(width: int | None) -> Console:
     """Where pictures go. Piped output has 80 columns unless a width is given."""
-    return Console(width=width, highlight=False, soft_wrap=False)
+    return Console(width=width, highlight=False, soft_wrap=False, markup=False, emoji=False)
 
 
 def note(message: str) -> None:
@@ -59,41 +69,47 @@ def choose_log(log: Path | None, scenario: str | None) -> Log:
         UnknownScenarioError: No scenario has that name.
     """
     if log is not None and scenario is not None:
-        raise LogError("--log and --scenario exclude each other: give one")
-    if log is not None:
-        return read_log(log)
+        raise typer.BadParameter("--log and --scenario exclude each other: give one")
+    chosen = read_log(log or _recorded(scenario))
+    if chosen.truncated:
+        note(f"{chosen.path} was cut off: this is what came before the cut")
+    if chosen.num_dropped:
+        note(f"{chosen.path} leaves out the last {chosen.num_dropped} events: the run had too many")
+    return chosen
+
+
+def _recorded(scenario: str | None) -> Path:
     if scenario is not None:
         path = get_scenario(scenario).log_path
         if not path.exists():
-            raise LogError(f"scenario {scenario!r} has no recorded log; run: minivllm trace -s {scenario}")
-        return read_log(path)
+            raise LogError(f"scenario {scenario!r} has no recorded log; run: minivllm scenario record {scenario}")
+        return path
     newest = newest_log()
     if newest is None:
         raise LogError("there is no log yet; run: minivllm trace")
-    return read_log(newest)
+    return newest
 
 
-def choose_iterations(spec: str | None, numbers: list[int]) -> list[int]:
-    """The iterations that a user asked for.
+def check_outputs(outputs: dict[str, Path | None], inputs: Sequence[Path | None] = ()) -> None:
+    """Find out before any work is done whether its result can be written.
 
     Args:
-        spec: N, A:B (both included), last, all, or None for all.
-        numbers: Those that the run has.
+        outputs: Paths to write, by the option that named them.
+        inputs: Files that are read, and must not be overwritten.
 
     Raises:
-        ValueError: It is written wrongly, or the run has no such iteration.
+        ValueError: A path that cannot be written, or that is named twice.
     """
-    if spec is None or spec == "all":
-        return numbers
-    if spec == "last":
-        return numbers[-1:]
-    first_text, colon, last_text = spec.partition(":")
-    try:
-        first = int(first_text) if first_text or not colon else numbers[0]
-        last = (int(last_text) if last_text else numbers[-1]) if colon else first
-    except ValueError:
-        raise ValueError(f"--iteration takes N, A:B, last or all, not {spec!r}") from None
-    chosen = [number for number in numbers if first <= number <= last]
-    if not chosen:
-        raise ValueError(f"there is no iteration {spec}: this run has {numbers[0]} to {numbers[-1]}")
-    return chosen
+    taken = [path.resolve() for path in inputs if path is not None]
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        if path.is_dir():
+            raise ValueError(f"{option} {path}: this is a folder; name a file")
+        if not path.parent.is_dir():
+            raise ValueError(f"{option} {path}: there is no folder {path.parent}; make it first")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ValueError(f"{option} {path}: no permission to write there; name another file")
+        if path.resolve() in taken:
+            raise ValueError(f"{option} {path}: another argument names the same file; give it one of its own")
+        taken.append(path.resolve())

@@ -25,10 +25,19 @@ class LackingError(RuntimeError):
     """Something that this machine does not have; the message names the command that helps."""
 
 
+def is_debug() -> bool:
+    """Whether the traceback of an error is wanted (--debug or MINIVLLM_DEBUG=1)."""
+    return bool(os.environ.get("MINIVLLM_DEBUG"))
+
+
+def say(message: str) -> None:
+    """Say what is wrong, on one line of stderr."""
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+
+
 def fail(message: str, code: int) -> NoReturn:
-    """Say what is wrong, on stderr, and end with a code."""
-    line = " ".join(message.split())
-    print(f"error: {line}", file=sys.stderr)
+    """Say what is wrong, and end with a code."""
+    say(message)
     raise typer.Exit(code)
 
 
@@ -42,13 +51,27 @@ def user_errors(command: Callable[..., T]) -> Callable[..., T]:
         except KeyboardInterrupt:
             fail("interrupted", INTERRUPTED)
         except ModuleNotFoundError as error:
-            if os.environ.get("MINIVLLM_DEBUG") or error.name is None or error.name.startswith("minivllm"):
+            if is_debug() or error.name is None or error.name.startswith("minivllm"):
                 raise
             fail(f"the package {error.name!r} is not installed; run: pip install {error.name}", LACKING)
-        except (ValueError, OSError, LackingError, MemoryError) as error:
-            if os.environ.get("MINIVLLM_DEBUG") or isinstance(error, BrokenPipeError):
+        except (ValueError, OSError, OverflowError, LackingError, MemoryError) as error:
+            if is_debug() or isinstance(error, BrokenPipeError):
                 raise
-            lacking = isinstance(error, LackingError) or getattr(error, "is_lacking", False)
-            fail(str(error) or type(error).__name__, LACKING if lacking else BAD_INPUT)
+            lacking = isinstance(error, LackingError | MemoryError) or getattr(error, "is_lacking", False)
+            fail(_message(error), LACKING if lacking else BAD_INPUT)
 
     return guarded
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return (
+            "this machine has not enough memory for it; lower max_model_len or num_gpu_blocks, or take a smaller model"
+        )
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, UnicodeEncodeError):
+        return (
+            f"the output's encoding ({error.encoding}) has no {error.object[error.start]!a}; set PYTHONIOENCODING=utf-8"
+        )
+    return str(error) or type(error).__name__

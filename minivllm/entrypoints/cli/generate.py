@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from pathlib import Path
@@ -9,16 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from minivllm.entrypoints.cli.common import note
+from minivllm.entrypoints.cli.common import examples, note
 from minivllm.entrypoints.cli.errors import user_errors
 from minivllm.sampling_params import SamplingParams
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    epilog = (
-        'Examples: `minivllm generate "Once upon a time"` · '
-        "`minivllm generate --prompts prompts.jsonl --sampling '{\"max_tokens\": 64}' --json`"
+    epilog = examples(
+        'minivllm generate "Once upon a time"',
+        "minivllm generate --prompts prompts.jsonl --sampling '{\"seed\": 1}' --json",
     )
     app.command(epilog=epilog)(user_errors(generate))
 
@@ -58,26 +59,31 @@ def generate(
 
 
 def _collect(prompts: list[str], file: Path | None) -> list[Any]:
-    collected: list[Any] = [sys.stdin.read().rstrip("\n") if prompt == "-" else prompt for prompt in prompts]
+    if prompts.count("-") > 1:
+        raise typer.BadParameter("- stands for the whole of stdin: give it once")
+    collected: list[Any] = [_stdin() if prompt == "-" else prompt for prompt in prompts]
     if file is None:
         return collected
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise ValueError(f"{file}: there is no such file") from None
+        text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"{file}: not a text file") from None
-    for number, line in enumerate(lines, 1):
+        raise ValueError(f"{file}: not a text file in UTF-8") from None
+    # Not splitlines(): JSON strings may hold other line separators than \n.
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             collected.append(_prompt_of_line(line, f"{file}, line {number}"))
     return collected
 
 
-def _prompt_of_line(line: str, where: str) -> Any:
+def _stdin() -> str:
     try:
-        document = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: not valid JSON: {error.msg} (column {error.colno})") from None
+        return sys.stdin.read().rstrip("\n")
+    except UnicodeDecodeError:
+        raise ValueError("stdin: not a text in UTF-8") from None
+
+
+def _prompt_of_line(line: str, where: str) -> Any:
+    document = _parse(line, where)
     if isinstance(document, dict) and isinstance(document.get("prompt"), str):
         return document["prompt"]
     token_ids = document.get("prompt_token_ids") if isinstance(document, dict) else None
@@ -89,20 +95,28 @@ def _prompt_of_line(line: str, where: str) -> Any:
 def _sampling_params(text: str, flags: dict[str, Any]) -> SamplingParams:
     import msgspec
 
-    try:
-        given = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"--sampling is not valid JSON: {error.msg} (column {error.colno})") from None
+    given = _parse(text, "--sampling")
     if not isinstance(given, dict):
         raise ValueError('--sampling takes a JSON object, such as {"temperature": 0.8, "max_tokens": 64}')
     known = [name for name in SamplingParams.__struct_fields__ if name != "eos_token_id"]
     for name in given:
         if name not in known:
-            raise ValueError(f"--sampling: unknown parameter {name!r}; known are {', '.join(known)}")
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+            raise ValueError(f"--sampling: unknown parameter {name!r}; {hint}")
     try:
         return msgspec.convert({"temperature": 0.0, "max_tokens": 64, **given, **flags}, SamplingParams)
     except msgspec.ValidationError as error:
         raise ValueError(f"--sampling: {error}") from None
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where}: not valid JSON: {error.msg} (column {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets nested as deep
+        raise ValueError(f"{where}: not JSON that can be read: {error}") from None
 
 
 def _document(output: Any) -> dict[str, Any]:

@@ -1,19 +1,26 @@
-"""Owns the `minivllm` command: its groups and its global options."""
+"""Owns the `minivllm` command: its groups, its global options, and how it ends."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from minivllm import __version__
 from minivllm.entrypoints.cli import bench, generate, map_, model, scenario, simulate, trace
+from minivllm.entrypoints.cli.common import examples
+from minivllm.entrypoints.cli.errors import BAD_INPUT, INTERRUPTED, USAGE, say
+
+# What Typer raises for a wrong command line. Its name is not public; it is what BadParameter is a kind of.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="minivllm",
     help="Watch a real vLLM-style engine think, one iteration at a time.",
-    epilog='Examples: `minivllm trace "Once upon a time"` · `minivllm trace -s mixed-batch`',
+    epilog=examples('minivllm trace "Once upon a time"', "minivllm trace -s mixed-batch"),
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -48,6 +55,36 @@ model.register(app)
 bench.register(app)
 
 
-def main() -> None:
-    """Entry point of the installed command."""
-    app()
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point of the installed command.
+
+    Args:
+        args: The command line without the program's name; None for this process's own.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        code = app(args=args, prog_name="minivllm", standalone_mode=False)
+        sys.stdout.flush()
+        return code or 0
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    except typer.Abort:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever reads our output has seen enough. Python would complain at exit that it cannot flush the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BAD_INPUT
+    except _UsageError as error:
+        return _usage(error)
+
+
+def _usage(error: Exception) -> int:
+    if type(error).__name__ != "NoArgsIsHelpError":  # that one has printed the help page by now
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "minivllm"
+        message = error.format_message().rstrip(".").removeprefix("Invalid value: ")  # type: ignore[attr-defined]
+        say(f"{message}. See: {command} --help")
+    return USAGE

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from minivllm.entrypoints.cli.common import JsonOption, note, print_json, stdout_console
+from minivllm.entrypoints.cli.common import JsonOption, examples, note, print_json, stdout_console
 from minivllm.entrypoints.cli.errors import user_errors
 
 NameArgument = Annotated[str, typer.Argument(help="Name of a model.")]
@@ -15,12 +15,13 @@ NameArgument = Annotated[str, typer.Argument(help="Name of a model.")]
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(help="Models at hand.", no_args_is_help=True)
-    list_epilog = "Examples: `minivllm model list` · `minivllm model list --json`"
+    group_epilog = examples("minivllm model list", "minivllm model info stories-5m")
+    group = typer.Typer(help="Models at hand.", epilog=group_epilog, no_args_is_help=True)
+    list_epilog = examples("minivllm model list", "minivllm model list --json")
     group.command("list", epilog=list_epilog)(user_errors(list_))
-    info_epilog = "Examples: `minivllm model info smollm2` · `minivllm model info stories-5m --json`"
+    info_epilog = examples("minivllm model info smollm2", "minivllm model info stories-5m --json")
     group.command("info", epilog=info_epilog)(user_errors(info))
-    pull_epilog = "Examples: `minivllm model pull smollm2` · `minivllm trace --model smollm2`"
+    pull_epilog = examples("minivllm model pull smollm2", "minivllm trace --model smollm2")
     group.command("pull", epilog=pull_epilog)(user_errors(pull))
     app.add_typer(group, name="model")
 

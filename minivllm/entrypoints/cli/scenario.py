@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from minivllm.entrypoints.cli.common import JsonOption, complete_scenario, note, print_json, stdout_console
+from minivllm.entrypoints.cli.common import JsonOption, complete_scenario, examples, note, print_json, stdout_console
 from minivllm.entrypoints.cli.errors import user_errors
 from minivllm.scenarios.registry import all_scenarios, get_scenario
 
@@ -16,12 +16,13 @@ NameArgument = Annotated[str, typer.Argument(help="Name of a scenario.", autocom
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(help="Named, seeded runs with their recorded logs.", no_args_is_help=True)
-    list_epilog = "Examples: `minivllm scenario list` · `minivllm scenario list --json`"
+    group_epilog = examples("minivllm scenario list", "minivllm scenario show hello")
+    group = typer.Typer(help="Named, seeded runs with their recorded logs.", epilog=group_epilog, no_args_is_help=True)
+    list_epilog = examples("minivllm scenario list", "minivllm scenario list --json")
     group.command("list", epilog=list_epilog)(user_errors(list_))
-    show_epilog = "Examples: `minivllm scenario show hello` · `minivllm scenario show mixed-batch --json`"
+    show_epilog = examples("minivllm scenario show hello", "minivllm scenario show mixed-batch --json")
     group.command("show", epilog=show_epilog)(user_errors(show))
-    record_epilog = "Examples: `minivllm scenario record hello` · `minivllm scenario record mixed-batch`"
+    record_epilog = examples("minivllm scenario record hello", "minivllm scenario record mixed-batch")
     group.command("record", epilog=record_epilog)(user_errors(record))
     app.add_typer(group, name="scenario")
 
@@ -73,5 +74,15 @@ def record(name: NameArgument) -> None:
     scenario = get_scenario(name)
     from minivllm.scenarios.run import run_scenario
 
-    run = run_scenario(scenario, {}, log_path=scenario.log_path, check=True, logical=True)
-    note(f"recorded {len(run.log.events)} events of {run.result.steps} iterations: {scenario.log_path}")
+    path = scenario.log_path
+    # Beside the old log, so that a run that fails leaves it as it was.
+    unfinished = path.with_name(f"{name}.unfinished.gz")
+    try:
+        run = run_scenario(scenario, {}, log_path=unfinished, check=True, logical=True)
+        if run.violations:
+            violation = run.violations[0]
+            raise ValueError(f"not recorded: iteration {violation['iteration']} violated: {violation['message']}")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    note(f"recorded {len(run.log.events)} events of {run.result.steps} iterations: {path}")

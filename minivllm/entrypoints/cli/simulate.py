@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from minivllm.entrypoints.cli.common import JsonOption, ScenarioOption, note, print_json
+from minivllm.entrypoints.cli.common import JsonOption, ScenarioOption, check_outputs, examples, note, print_json
 from minivllm.entrypoints.cli.errors import user_errors
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    epilog = "Examples: `minivllm simulate workload.json --plans plans.jsonl` · `minivllm simulate -s mixed-batch`"
+    epilog = examples("minivllm simulate workload.json --plans plans.jsonl", "minivllm simulate -s mixed-batch")
     app.command(epilog=epilog)(user_errors(simulate))
 
 
@@ -40,6 +40,7 @@ def simulate(
     """
     if (workload is None) == (scenario is None):
         raise typer.BadParameter("give a workload file or --scenario, and not both")
+    check_outputs({"--out": out, "--plans": plans}, inputs=[workload])
     from minivllm.scenarios.replay import workload_from_log
     from minivllm.scenarios.simulate import simulate_to_log
     from minivllm.scenarios.workload import load_workload

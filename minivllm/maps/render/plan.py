@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from minivllm.maps.render.style import ASCII, UNICODE, Glyphs, ranges, request_colours, to_ascii
+from minivllm.maps.render.style import ASCII, UNICODE, Glyphs, printable, ranges, request_colours, to_ascii
 from minivllm.sourcemap.locate import shown
 from minivllm.trace.events import Header
 
@@ -30,6 +32,9 @@ class PlanRenderer:
     def __init__(self, plan: dict[str, Any], header: Header, console: Console, *, ascii_only: bool = False) -> None:
         self._requests = {request["request"]: request for request in plan["requests"]}
         self._colours = request_colours(list(self._requests))
+        # Longest first, so that R10 is never taken for R1.
+        ids = sorted(map(re.escape, self._requests), key=len, reverse=True)
+        self._any_request = re.compile(rf"(?<!\w)(?:{'|'.join(ids)})(?!\w)") if ids else None
         self._header = header
         self._console = console
         self._width = console.width
@@ -58,7 +63,7 @@ class PlanRenderer:
         """One iteration."""
         self._print(self._rule(iteration))
         for sentence in iteration["narration"]:
-            self._print(self._sentence(sentence))
+            self._print(_indented(self._sentence(sentence)))
         if iteration["scheduled"] or iteration["not_scheduled"]:
             self._print(self._place("PLAN", iteration["source"].get("schedule")))
             self._print(self._plan_table(iteration))
@@ -66,27 +71,27 @@ class PlanRenderer:
             self._print(self._place("BATCH", iteration["source"].get("prepare_inputs")))
             self._print(self._batch_table(iteration))
             for line in self._batch_lines(iteration):
-                self._print(line)
+                self._print(_indented(line))
         self._print(Text(""))
 
     def draw_requests(self) -> None:
         """How each request ended, and what it says."""
         for request in self._requests.values():
-            line = Text("  ")
+            line = Text()
             line.append(f"{request['request']:<4}", style=f"bold {self._colours[request['request']]}")
             if request["prompt"] is not None:
-                line.append(f" {request['prompt']}", style="dim")
+                line.append(f" {printable(request['prompt'])}", style="dim")
             elif request["num_prompt_tokens"]:
-                line.append(f" [{request['num_prompt_tokens']} prompt tokens]", style="dim")
-            line.append(request["text"])
+                line.append(f" [{request['num_prompt_tokens']} prompt tokens] ", style="dim")
+            line.append(printable(request["text"]))
             reason = request["finish_reason"] or "not finished"
             count = len(request["output_token_ids"])
             line.append(f"  ({count} {'token' if count == 1 else 'tokens'}, {reason})", style="dim")
-            self._print(line)
+            self._print(_indented(line))
 
     def draw_note(self, note: str) -> None:
         """A remark under the picture."""
-        self._print(Text(f"  {note}", style="italic"))
+        self._print(_indented(Text(note, style="italic")))
 
     def _print(self, renderable: RenderableType) -> None:
         if not self._ascii_only:
@@ -110,9 +115,9 @@ class PlanRenderer:
         return Text(left + fill + right, style="bold", no_wrap=True, overflow="crop")
 
     def _sentence(self, sentence: str) -> Text:
-        text = Text("  " + sentence)
-        for request_id, colour in self._colours.items():
-            text.highlight_words([request_id], style=f"bold {colour}")
+        text = Text(printable(sentence))
+        for named in self._any_request.finditer(text.plain) if self._any_request else ():
+            text.stylize(f"bold {self._colours[named[0]]}", *named.span())
         return text
 
     def _place(self, name: str, source: dict[str, str] | None) -> Text:
@@ -202,20 +207,26 @@ class PlanRenderer:
         tokens = "1 token" if batch["num_tokens"] == 1 else f"{batch['num_tokens']} tokens"
         mode = "eager" if batch["graph_mode"] == "NONE" else batch["graph_mode"]
         yield Text(
-            f"  query_start_loc {_numbers(batch['query_start_loc'])} {dot} "
+            f"query_start_loc {self._numbers(batch['query_start_loc'])} {dot} "
             f"{tokens} {dot} {mode} {dot} {batch['attention_backend']} attention",
             overflow="fold",
         )
         if self._header.config.get("batch") == "rows" and not any(e["num_drafts"] for e in iteration["scheduled"]):
             order, starts = _slot_order(iteration)
             if order != batch["order"]:
-                text = f"  kept in slots instead of rows, the order would be {', '.join(order)}: {_numbers(starts)}"
+                text = (
+                    f"kept in slots instead of rows, the order would be {', '.join(order)}: {self._numbers(starts)}"
+                )
                 yield Text(text, style="dim")
 
+    def _numbers(self, numbers: list[int], limit: int = 12) -> str:
+        more = [self._glyphs.more] if len(numbers) > limit else []
+        return f"[{', '.join([*map(str, numbers[:limit]), *more])}]"
 
-def _numbers(numbers: list[int], limit: int = 12) -> str:
-    shown_numbers = ", ".join(map(str, numbers[:limit]))
-    return f"[{shown_numbers}{', …' if len(numbers) > limit else ''}]"
+
+def _indented(text: Text) -> Padding:
+    """A paragraph whose every line is set in, however often it is wrapped."""
+    return Padding(text, (0, 0, 0, 2), expand=False)
 
 
 def _slot_order(iteration: dict[str, Any]) -> tuple[list[str], list[int]]:

@@ -10,7 +10,7 @@ _REQUEST_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """Characters of a bar: tokens from the prefix cache, computed earlier, computed now, still owed."""
+    """Characters of a bar (tokens from the prefix cache, computed earlier, computed now, still owed), and of text."""
 
     cached: str
     computed: str
@@ -19,10 +19,14 @@ class Glyphs:
     dash: str
     dot: str
     rule: str
+    more: str
 
 
-UNICODE = Glyphs("▒", "█", "▓", "·", "–", "·", "─")
-ASCII = Glyphs(":", "#", "+", ".", "-", "|", "-")
+UNICODE = Glyphs("▒", "█", "▓", "·", "–", "·", "─", "…")
+ASCII = Glyphs(":", "#", "+", ".", "-", "|", "-", "...")
+
+# One character for one, so that nothing moves. "~" is for the mark of a cell that was cut.
+_ASCII_FOR = str.maketrans("–·─…█▓▒“”", '-|-~#+:""')
 
 
 def request_colours(request_ids: list[str]) -> dict[str, str]:
@@ -31,9 +35,13 @@ def request_colours(request_ids: list[str]) -> dict[str, str]:
 
 
 def to_ascii(text: str) -> str:
-    """Replace what a plain terminal cannot show."""
-    table = {"–": "-", "·": "|", "─": "-", "…": "...", "█": "#", "▓": "+", "▒": ":", "“": '"', "”": '"', "→": "->"}
-    return "".join(table.get(c, c if ord(c) < 128 else "?") for c in text)
+    """Replace what a plain terminal cannot show; no line becomes longer."""
+    return text.translate(_ASCII_FOR).encode("ascii", "replace").decode("ascii")
+
+
+def printable(text: str) -> str:
+    """A text on one line: what would move the cursor is written as in a Python string."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def ranges(numbers: list[int], dash: str = "–", limit: int = 6) -> str:

@@ -1,0 +1,110 @@
+"""Owns which part of a plan map a user sees, and as what: the iterations asked for, drawn or as JSON."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from minivllm.entrypoints.cli.common import print_json, stdout_console
+from minivllm.maps.render.plan import PlanRenderer
+from minivllm.trace.events import Header
+
+Iterations = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """What to show of a plan map.
+
+    Attributes:
+        iteration: N, A:B (both included), last, all, or None for all.
+        request: Only iterations that concern it; None for all.
+        as_json: Print one document instead of a picture.
+        width: Columns to draw for; None for the terminal's.
+        ascii_only: Use no character beyond ASCII.
+
+    Raises:
+        ValueError: `iteration` is none of these.
+    """
+
+    iteration: str | None = None
+    request: str | None = None
+    as_json: bool = False
+    width: int | None = None
+    ascii_only: bool = False
+
+    def __post_init__(self) -> None:
+        if self.iteration not in (None, "all", "last") and not re.fullmatch(r"\d+|\d*:\d*", self.iteration):
+            raise ValueError(f"--iteration takes N, A:B, last or all, not {self.iteration!r}")
+
+    def choose(self, plan: dict[str, Any]) -> Iterations:
+        """The iterations to show.
+
+        Raises:
+            ValueError: The run has no such iteration or request.
+        """
+        chosen = _numbered(self.iteration, plan["iterations"])
+        if self.request is None:
+            return chosen
+        known = [entry["request"] for entry in plan["requests"]]
+        if self.request not in known:
+            raise ValueError(f"this run has no request {self.request!r}; it has {', '.join(known) or 'none'}")
+        return [entry for entry in chosen if _concerns(entry, self.request)]
+
+    def show(
+        self,
+        kind: str,
+        plan: dict[str, Any],
+        chosen: Iterations,
+        header: Header,
+        *,
+        log: str,
+        violations: list[dict[str, Any]],
+        remark: str = "",
+    ) -> None:
+        """Print the chosen iterations.
+
+        Args:
+            kind: Of the JSON document.
+            plan: The whole plan map.
+            chosen: What `choose` gave.
+            header: The log's.
+            log: Path of the log.
+            violations: Invariants that did not hold.
+            remark: Said under the picture.
+        """
+        if self.as_json:
+            document = {"log": log, "iterations": chosen, "requests": plan["requests"], "violations": violations}
+            print_json(kind, document)
+            return
+        renderer = PlanRenderer(plan, header, stdout_console(self.width), ascii_only=self.ascii_only)
+        renderer.draw_header()
+        for entry in chosen:
+            renderer.draw(entry)
+        renderer.draw_requests()
+        if remark:
+            renderer.draw_note(remark)
+
+
+def _numbered(spec: str | None, iterations: Iterations) -> Iterations:
+    if spec is None or spec == "all":
+        return iterations
+    if spec == "last":
+        return iterations[-1:]
+    first_text, colon, last_text = spec.partition(":")
+    first = int(first_text or 0)
+    last = int(last_text) if last_text else None if colon else first
+    chosen = [e for e in iterations if first <= e["iteration"] and (last is None or e["iteration"] <= last)]
+    if not chosen:
+        numbers = [entry["iteration"] for entry in iterations]
+        has = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
+        raise ValueError(f"there is no iteration {spec}: this run has {has}")
+    return chosen
+
+
+def _concerns(iteration: dict[str, Any], request: str) -> bool:
+    if any(request in iteration[key] for key in ("arrived", "aborted")):
+        return True
+    entries = (e for key in ("scheduled", "not_scheduled", "finished") for e in iteration[key])
+    return any(entry["request"] == request for entry in entries)
