@@ -107,18 +107,28 @@ def load_workload(path: Path, semantics: Semantics) -> Workload:
     except UnicodeDecodeError as error:
         raise WorkloadError(f"{path}: not a text file in UTF-8 (byte {error.start})") from None
     try:
-        document = json.loads(raw)
+        document = json.loads(raw, object_pairs_hook=_each_key_once)
     except json.JSONDecodeError as error:
         raise WorkloadError(
             f"{path}, line {error.lineno}, column {error.colno}: not valid JSON: {error.msg}. Is the file complete?"
         ) from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets nested as deep
+    except (ValueError, RecursionError) as error:  # a key twice, a number of thousands of digits, brackets as deep
         raise WorkloadError(f"{path}: not JSON that can be read: {error}") from None
     try:
         _check_keys(document)
         return _build(msgspec.convert(document, _WorkloadFile), semantics)
     except (msgspec.ValidationError, ValueError) as error:
         raise WorkloadError(f"{path}: {_plain(str(error))}{_line_of(str(error), raw)}") from None
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON takes the last of two equal keys without a word; here that is most likely a slip."""
+    document: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in document:
+            raise ValueError(f"the key {key!r} stands twice in one object")
+        document[key] = value
+    return document
 
 
 def _build(file: _WorkloadFile, semantics: Semantics) -> Workload:
