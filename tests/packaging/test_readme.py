@@ -28,7 +28,7 @@ def test_ci_runs_readmes_test_command_word_for_word():
 def test_readme_and_ci_install_the_torch_that_the_package_asks_for():
     torch = ci_variable("TORCH")
     assert torch in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    line = f'pip install "{torch}" --index-url {ci_variable("TORCH_CPU_INDEX")}'
+    line = f'pip install "{torch}" --extra-index-url {ci_variable("TORCH_CPU_INDEX")}'
     for page in ("README.md", "CONTRIBUTING.md", "docs/quickstart.md"):
         assert line in (ROOT / page).read_text(encoding="utf-8"), page
     assert README.index(line) < README.index(ci_variable("TEST_COMMAND")), "torch comes first"
