@@ -130,6 +130,14 @@ def test_every_reason_is_explained():
     assert not missing
 
 
+def test_every_place_that_asks_for_the_semantics_is_in_the_table_of_differences():
+    table = (ROOT / "docs/differences.md").read_text(encoding="utf-8")
+    for file in ROOT.glob("minivllm/core/*.py"):
+        switches = len(re.findall(r"semantics [!=]= ", file.read_text(encoding="utf-8")))
+        name = "minivllm/core/admission.py" if file.name == "scheduler.py" else str(file.relative_to(ROOT))
+        assert table.count(f"(`{name}`)") >= switches, f"{file.name} asks {switches} times"
+
+
 def test_the_command_line_page_is_up_to_date():
     spec = importlib.util.spec_from_file_location("generate_cli", ROOT / "docs/generate_cli.py")
     assert spec is not None
