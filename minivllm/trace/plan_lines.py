@@ -122,4 +122,4 @@ def write_plan_lines(
     lines = plan_lines(events, is_async=is_async)
     if summary is not None:
         lines.append(summary)
-    write_whole(path, "".join(dump(line) + "\n" for line in lines))
+    write_whole(path, map(dump, lines))

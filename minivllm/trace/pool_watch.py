@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import compress
+from operator import attrgetter, is_not
 from typing import Any
+
+_ref_cnt = attrgetter("ref_cnt")
+_block_hash = attrgetter("block_hash")
 
 
 class PoolWatch:
-    """Compares a pool with its last picture.
+    """Compares a pool with its last picture. Looks at every block in every step, so it leaves the looping to C.
 
     Args:
         pool: A BlockPool (or anything with its names).
@@ -19,19 +24,23 @@ class PoolWatch:
 
     def changes(self) -> dict[str, Any]:
         """Counts as they stand now, and the blocks that became free or lost their hash since the last call."""
-        owned, hashes = self._owned_ids(), self._block_hashes()
+        owned, hashes, hashes_before = self._owned_ids(), self._block_hashes(), self._hashes
         freed = sorted(self._owned - owned)
-        evicted = sorted(i for i, block_hash in self._hashes.items() if hashes.get(i) != block_hash)
+        changed = compress(range(len(hashes)), map(is_not, hashes_before, hashes))
+        evicted = [i for i in changed if hashes_before[i] not in (None, hashes[i])]
+        num_cached = len(hashes) - hashes.count(None)
+        num_cached_owned = sum(hashes[i] is not None for i in owned)
         self._owned, self._hashes = owned, hashes
         return {
             "owned_blocks": len(owned),
-            "cached_free_blocks": len(hashes.keys() - owned),
+            "cached_free_blocks": num_cached - num_cached_owned,
             "freed": freed,
             "evicted": evicted,
         }
 
     def _owned_ids(self) -> set[int]:
-        return {block.block_id for block in self._pool.blocks if block.ref_cnt > 0}
+        blocks = self._pool.blocks
+        return set(compress(range(len(blocks)), map(_ref_cnt, blocks)))
 
-    def _block_hashes(self) -> dict[int, bytes]:
-        return {block.block_id: block.block_hash for block in self._pool.blocks if block.block_hash is not None}
+    def _block_hashes(self) -> list[bytes | None]:
+        return list(map(_block_hash, self._pool.blocks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -25,23 +26,28 @@ def new_log_path(name: str) -> Path:
     return path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is either there in full or as it was before; a device or a pipe is written as it comes.
+def write_whole(path: Path, lines: Iterable[str]) -> None:
+    """Write lines to a file that is there in full, or as it was before; to a device or a pipe as they come.
 
     Raises:
         OSError: It cannot be written.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
+        _write(path, lines)
         return
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        unfinished.write_text(text, encoding="utf-8")
+        _write(unfinished, lines)
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
 
 
 def newest_log() -> Path | None:
