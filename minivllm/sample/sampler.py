@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from minivllm.sample.noise import gumbel_noise
 from minivllm.sourcemap.registry import on_map
 
+# Tokens that top_k and top_p try before they sort the whole vocabulary.
+_CANDIDATES = 512
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingMetadata:
@@ -91,18 +94,35 @@ def _apply_min_p(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
 
 
 def _apply_top_k_top_p(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
-    vocab_size = logits.shape[-1]
-    ordered, tokens = logits.sort(dim=-1, descending=True)  # (rows, vocab_size)
-    top_k = torch.from_numpy(np.where(metadata.top_k > 0, metadata.top_k, vocab_size)).to(logits.device).unsqueeze(1)
-    kth = ordered.gather(1, top_k.clamp(max=vocab_size).long() - 1)  # (rows, 1)
-    ordered = ordered.masked_fill(ordered < kth, float("-inf"))
-    # A token stays while those before it have not reached top_p: at least one always does.
-    probability = ordered.softmax(dim=-1)
+    """Filter the rows that ask for it. Sorting a whole vocabulary costs more than a decode step of a small model, so
+    the most likely tokens are tried first, and are enough unless the last of them is still kept."""
+    rows = np.flatnonzero((metadata.top_k > 0) | (metadata.top_p < 1))
+    chosen, how = torch.from_numpy(rows).to(logits.device), metadata.take(rows)
+    kept, complete = _top_candidates(logits[chosen], how, min(_CANDIDATES, logits.shape[-1]))
+    if not complete:
+        kept, _ = _top_candidates(logits[chosen], how, logits.shape[-1])
+    return logits.index_copy(0, chosen, kept)
+
+
+def _top_candidates(logits: torch.Tensor, metadata: SamplingMetadata, width: int) -> tuple[torch.Tensor, bool]:
+    """Apply top_k, then top_p to what it left, among the `width` most likely tokens; and say whether that was all."""
+    ordered, tokens = logits.topk(width, dim=-1)  # (rows, width), most likely first
+    top_k = np.where(metadata.top_k > 0, metadata.top_k, logits.shape[-1]).astype(np.float32)
+    rank = torch.arange(width, device=logits.device)
+    in_top_k = rank < _column(top_k, logits)
+    ordered = ordered.masked_fill(~in_top_k, float("-inf"))
+    # top_p is a share of what top_k left: the candidates themselves, or everything.
+    few = torch.from_numpy(top_k <= width).to(logits.device)
+    total = torch.where(few, ordered.logsumexp(dim=-1), logits.logsumexp(dim=-1)).unsqueeze(1)
+    probability = (ordered - total).exp()
     before = probability.cumsum(dim=-1) - probability
-    # Rounding can lift the sum to 1 before the last token, which must not drop anything where top_p is off.
+    # A token stays while those before it have not reached top_p: at least one always does. Rounding can lift the sum
+    # to 1 before the last token, which must not drop anything where top_p is off.
     top_p = np.where(metadata.top_p < 1, metadata.top_p, np.float32(np.inf))
-    ordered = ordered.masked_fill(before >= _column(top_p, logits), float("-inf"))
-    return torch.empty_like(logits).scatter_(1, tokens, ordered)
+    stays = in_top_k & (before < _column(top_p, logits))
+    ordered = ordered.masked_fill(~stays, float("-inf"))
+    complete = width == logits.shape[-1] or not bool((stays[:, -1] & ~few).any())
+    return torch.full_like(logits, float("-inf")).scatter_(1, tokens, ordered), complete
 
 
 def _column(values: NDArray[np.float32], like: torch.Tensor) -> torch.Tensor:

@@ -62,6 +62,13 @@ def test_rows_are_filtered_by_their_own_parameters() -> None:
     assert filtered(logits, how).isfinite().sum(dim=1).tolist() == [2, 1, 6]
 
 
+def test_a_flat_distribution_keeps_more_tokens_than_are_tried_first() -> None:
+    logits = torch.arange(4000, 0, -1).float()[None] / 1000
+    kept = filtered(logits, metadata(1, top_p=0.9)).isfinite().sum()
+    mass = logits[0].softmax(dim=0).cumsum(dim=0)
+    assert int(kept) == int((mass < 0.9).sum()) + 1 > 512
+
+
 def test_switched_off_filters_drop_nothing_from_a_long_tail() -> None:
     logits = torch.linspace(0, -60, 5000)[None].repeat(2, 1)
     assert filtered(logits, metadata(2, top_k=[3, 0]))[1].isfinite().all()
