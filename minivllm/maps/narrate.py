@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+# Why a request got fewer tokens than it owed, in few words.
+_LIMITS = {
+    "long_prefill_threshold": "its chunk limit",
+    "token_budget": "what the budget had left",
+    "max_model_len": "up to the model's length",
+    "output_in_flight": "the rest is still on its way",
+}
+
 
 def narrate(iteration: dict[str, Any], requests: dict[str, dict[str, Any]]) -> list[str]:
     """Tell an iteration of the plan map in plain sentences.
@@ -60,8 +68,7 @@ def _scheduled(entry: dict[str, Any], iteration: dict[str, Any], request: dict[s
             text += f" of {known}" if to_go > 0 else ""
     cut = next((c for c in iteration["cut"] if c["request"] == i), None)
     if cut is not None:
-        limit = {"long_prefill_threshold": "its chunk limit", "token_budget": "what the budget had left"}
-        text += f" ({limit.get(cut['reason'], cut['reason'])})"
+        text += f" ({_LIMITS[cut['reason']]})"
     if to_go > 0:
         text += f", {to_go} to go"
     if sampled := iteration["sampled"].get(i):

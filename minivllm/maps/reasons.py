@@ -21,12 +21,14 @@ def _blocks(numbers: Numbers) -> str:
     text = f"needs {_plural(numbers['asked'], 'block')}, {numbers['free']} free"
     if numbers.get("watermark"):
         text += f", {numbers['watermark']} of them kept as the watermark"
+    if numbers.get("reserved"):
+        text += f", {numbers['reserved']} of them promised to others"
     return text
 
 
 def _budget(numbers: Numbers) -> str:
     if "asked" in numbers:
-        return f"the token budget had {numbers['limit']} left of the {numbers['asked']} tokens it owed"
+        return f"the token budget had {_plural(numbers['limit'], 'token')} left, and it owed {numbers['asked']}"
     return f"the token budget is spent ({numbers['budget'] - numbers['left']} of {numbers['budget']})"
 
 
@@ -39,7 +41,9 @@ _DETAIL: dict[str, Callable[[Any], str]] = {
     "max_model_len": lambda n: f"the model's length ({n['limit']}) leaves it no position to compute",
     "no_free_blocks": _blocks,
     "full_sequence_does_not_fit": lambda n: "its whole sequence must fit: it " + _blocks(n),
-    "preempted": lambda n: f"{_plural(n['asked'], 'block')} were needed, {n['free']} free",
+    "preempted": lambda n: (
+        f"{_plural(n['asked'], 'block')} {'was' if n['asked'] == 1 else 'were'} needed, {n['free']} free"
+    ),
     "preempted_this_step": lambda n: f"nobody enters in a step that preempted ({n['preempted']})",
     "output_in_flight": lambda n: "its last tokens are still on their way (async scheduling)",
     "stale_output_in_flight": lambda n: (

@@ -214,9 +214,7 @@ class PlanRenderer:
         if self._header.config.get("batch") == "rows" and not any(e["num_drafts"] for e in iteration["scheduled"]):
             order, starts = _slot_order(iteration)
             if order != batch["order"]:
-                text = (
-                    f"kept in slots instead of rows, the order would be {', '.join(order)}: {self._numbers(starts)}"
-                )
+                text = f"kept in slots instead of rows, the order would be {', '.join(order)}: {self._numbers(starts)}"
                 yield Text(text, style="dim")
 
     def _numbers(self, numbers: list[int], limit: int = 12) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+
 # Told apart on light and dark backgrounds, and repeated when there are more requests than colours.
 _REQUEST_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 
@@ -25,7 +27,7 @@ class Glyphs:
 UNICODE = Glyphs("▒", "█", "▓", "·", "–", "·", "─", "…")
 ASCII = Glyphs(":", "#", "+", ".", "-", "|", "-", "...")
 
-# One character for one, so that nothing moves. "~" is for the mark of a cell that was cut.
+# "~" is for the mark of a cell that was cut.
 _ASCII_FOR = str.maketrans("–·─…█▓▒“”", '-|-~#+:""')
 
 
@@ -35,8 +37,8 @@ def request_colours(request_ids: list[str]) -> dict[str, str]:
 
 
 def to_ascii(text: str) -> str:
-    """Replace what a plain terminal cannot show; no line becomes longer."""
-    return text.translate(_ASCII_FOR).encode("ascii", "replace").decode("ascii")
+    """Replace what a plain terminal cannot show; every character keeps its width, so that nothing moves."""
+    return "".join(c if c.isascii() else "?" * cell_len(c) for c in text.translate(_ASCII_FOR))
 
 
 def printable(text: str) -> str:
