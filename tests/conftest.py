@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 _ALL = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
-settings.register_profile("quick", max_examples=40, stateful_step_count=40, print_blob=True, **_ALL)
+settings.register_profile("quick", max_examples=100, stateful_step_count=50, print_blob=True, **_ALL)
 settings.register_profile("thorough", max_examples=1000, stateful_step_count=100, print_blob=True, **_ALL)
 settings.load_profile(os.environ.get("MINIVLLM_HYPOTHESIS_PROFILE", "quick"))
 

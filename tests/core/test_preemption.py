@@ -71,6 +71,7 @@ class TestVictim:
             plan, outputs = step(scheduler)
         assert [victim for victim, _, _ in scheduler.last_decisions.preempted] == ["low"]
         assert plan.num_scheduled_tokens == {"high": 1}
+        assert plan.scheduled_cached_reqs.req_ids == ["high"]
         assert plan.preempted_req_ids == {"low"}
         assert set(outputs) == {"high"}
 
