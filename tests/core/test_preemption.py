@@ -75,6 +75,23 @@ class TestVictim:
         assert plan.preempted_req_ids == {"low"}
         assert set(outputs) == {"high"}
 
+    def test_the_budget_of_a_victim_goes_to_those_behind(self) -> None:
+        scheduler = make_scheduler(
+            policy="priority",
+            num_gpu_blocks=12,
+            max_model_len=40,
+            max_num_batched_tokens=16,
+            long_prefill_token_threshold=14,
+            scheduler_reserve_full_isl=False,
+        )
+        add(scheduler, make_request("low", 14, priority=9, max_tokens=10))
+        step(scheduler)
+        add(scheduler, make_request("high", 36, priority=0, max_tokens=1), make_request("mid", 5, priority=1))
+        assert step(scheduler)[0].num_scheduled_tokens == {"low": 1, "high": 14, "mid": 1}
+        plan, _ = step(scheduler)
+        assert plan.preempted_req_ids == {"low"}
+        assert plan.num_scheduled_tokens == {"high": 14, "mid": 2}  # and not 1, what "low" and "high" had left
+
     def test_nobody_is_admitted_in_a_step_that_preempts(self) -> None:
         scheduler = tight()
         add(scheduler, *(make_request(name, 8, max_tokens=16) for name in "abcd"))
