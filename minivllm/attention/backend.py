@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -81,7 +81,7 @@ class AttentionBackend(ABC, Generic[Prepared]):
 
 def select_backend(
     device: torch.device, head_dim: int, dtype: torch.dtype
-) -> tuple[AttentionBackend[object], dict[str, str]]:
+) -> tuple[AttentionBackend[Any], dict[str, str]]:
     """Choose the attention backend for a device, a head size and a precision.
 
     Returns:
@@ -90,5 +90,4 @@ def select_backend(
     from minivllm.attention.torch_sdpa import TorchSdpaBackend
 
     reasons = {TorchSdpaBackend.name: f"taken: runs on any device, here {device.type}, {dtype}, head size {head_dim}"}
-    backend: AttentionBackend[object] = TorchSdpaBackend()  # type: ignore[assignment]
-    return backend, reasons
+    return TorchSdpaBackend(), reasons

@@ -9,7 +9,7 @@ Upstream: vllm/model_executor/model_loader/weight_utils.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -74,7 +74,7 @@ def _weight_files(folder: Path) -> list[str]:
     raise ModelError(f"{folder}: no weights here: expected model.safetensors or {INDEX_FILE}")
 
 
-def _open(file: Path) -> safe_open:
+def _open(file: Path) -> Any:
     if not file.exists():
         raise ModelError(f"{file}: named by {INDEX_FILE}, and not there; download the model again")
     try:

@@ -51,7 +51,7 @@ class InputBatch:
 
     def order(self, plan: SchedulerOutput) -> list[str]:
         """The rows from top to bottom."""
-        return list(self._rows_in_order())
+        return [req_id for req_id in self._req_ids if req_id is not None]
 
     def place_of(self, req_id: str) -> int:
         return self._rows[req_id]
@@ -96,6 +96,3 @@ class InputBatch:
     def _drop_trailing_holes(self) -> None:
         while self._req_ids and self._req_ids[-1] is None:
             self._req_ids.pop()
-
-    def _rows_in_order(self) -> list[str]:
-        return [req_id for req_id in self._req_ids if req_id is not None]
