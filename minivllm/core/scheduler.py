@@ -54,6 +54,8 @@ class Scheduler:
         # Finished since the last plan: the worker still keeps a place for them.
         self.finished_req_ids: set[str] = set()
         self.preempted_req_ids: set[str] = set()
+        # Tokens that steps in flight will still bring for requests that have ended: their ids are not free yet.
+        self.ended_in_flight: dict[str, int] = {}
         self.pause_state = PauseState.UNPAUSED
         self.last_decisions = StepDecisions()
 
@@ -65,9 +67,9 @@ class Scheduler:
 
         Raises:
             RequestRefusedError: It could never run; it would block everyone behind it for ever.
-            ValueError: Its id is in use.
+            ValueError: Its id is in use, by a request or by output of an ended one that is still on its way.
         """
-        if request.request_id in self.requests:
+        if request.request_id in self.requests or request.request_id in self.ended_in_flight:
             raise ValueError(f"request id {request.request_id!r} is in use: give every request its own id")
         if self.config.semantics == "fixed" and (why := why_never(request, self.config, self.kv_cache_manager)):
             raise RequestRefusedError(f"request {request.request_id!r} can never run: {why}")
@@ -194,7 +196,8 @@ class Scheduler:
         for request_id, num_scheduled in plan.num_scheduled_tokens.items():
             request = self.requests.get(request_id)
             if request is None:
-                continue  # ended while the step ran, by an abort or one step late: its tokens are not wanted
+                self._drop_late_output(request_id, num_scheduled)
+                continue
             request.num_in_flight_tokens -= num_scheduled
             is_stale = request.num_stale_output_tokens > 0
             if is_stale:
@@ -214,6 +217,12 @@ class Scheduler:
             outputs.append(_make_output(request, new_token_ids, has_stopped))
         self._remove_stopped(stopped)
         return EngineCoreOutputs(outputs)
+
+    def _drop_late_output(self, request_id: str, num_scheduled: int) -> None:
+        """A request ended while a step of it ran, by an abort or a step early: its tokens are not wanted."""
+        self.ended_in_flight[request_id] -= num_scheduled
+        if self.ended_in_flight[request_id] == 0:
+            del self.ended_in_flight[request_id]
 
     def _take_back_rejected(self, request: Request, num_rejected: int) -> None:
         if request.num_computed_tokens > 0:
@@ -251,6 +260,8 @@ class Scheduler:
         assert request.is_finished, "INV-12: only an ended request is forgotten"
         self.kv_cache_manager.free(request)
         self.finished_req_ids.add(request.request_id)
+        if request.num_in_flight_tokens > 0:
+            self.ended_in_flight[request.request_id] = request.num_in_flight_tokens
         del self.requests[request.request_id]
 
 

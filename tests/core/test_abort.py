@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from minivllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
 from minivllm.core.integrity import check_integrity
+from minivllm.core.messages import EngineCoreRequest
 from minivllm.core.request import RequestStatus
+from minivllm.engine.core import EngineCore
+from minivllm.executor.sim import SimExecutor, fake_token_rule
+from minivllm.sampling_params import SamplingParams
 from tests.core.building import add, answer, core_request, ids, make_core, make_request, make_scheduler, step
 
 ABORTED = RequestStatus.FINISHED_ABORTED
@@ -125,3 +130,28 @@ def test_the_output_of_an_aborted_requests_step_in_flight_is_dropped() -> None:
         assert not (result and result.outputs)
         check_integrity(core.scheduler)
     assert core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == 199
+
+
+def test_an_id_is_not_free_while_output_of_its_aborted_request_is_on_its_way() -> None:
+    engine = EngineCore(
+        VllmConfig(
+            model_config=ModelConfig(model="none"),
+            cache_config=CacheConfig(num_gpu_blocks=16, block_size=4),
+            scheduler_config=SchedulerConfig(max_num_seqs=2, async_scheduling=True),
+        ),
+        SimExecutor(fake_token_rule(100)),
+    )
+    request = EngineCoreRequest("R0", [1, 2, 3], SamplingParams(temperature=0.0, max_tokens=8))
+    engine.add_request(request)
+    assert engine.step() is None, "planned and running, nothing committed yet"
+    engine.abort_requests(["R0"])
+    with pytest.raises(ValueError, match="request id 'R0' is in use"):
+        engine.add_request(request)
+    engine.step()
+    assert not engine.scheduler.ended_in_flight
+    engine.add_request(request)
+    outputs = []
+    while engine.has_work():
+        if result := engine.step():
+            outputs += [token for output in result.outputs for token in output.new_token_ids]
+    assert len(outputs) == 8
