@@ -1,0 +1,113 @@
+"""What only a process of its own shows: what is imported, how an interrupt and a closed pipe end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from minivllm.trace.reader import LogError, read_log
+
+_MAIN = "from minivllm.entrypoints.cli.main import main; sys.exit(main(sys.argv[1:]))"
+_BLOCKED = """
+import sys
+for name in ("torch", "numpy", "tokenizers", "transformers", "safetensors", "triton"):
+    sys.modules[name] = None
+"""
+
+
+def start(code: str, *args: object, **options: object) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, *map(str, args)]
+    return subprocess.Popen(command, env=environment, text=True, stderr=subprocess.PIPE, **options)  # type: ignore[call-overload, no-any-return]
+
+
+LIGHT = [
+    ["--help"],
+    ["trace", "--help"],
+    ["scenario", "list"],
+    ["scenario", "show", "hello"],
+    ["model", "list"],
+    ["map", "plan", "--log", "LOG"],
+    ["simulate", "WORKLOAD"],
+    ["trace", "--nosuch"],
+    ["map", "plan", "-s", "nosuch"],
+]
+
+
+@pytest.mark.parametrize("args", LIGHT, ids=" ".join)
+def test_what_runs_no_model_imports_no_torch(args: list[str], recorded_logs: Path, workload: Path) -> None:
+    places = {"LOG": str(recorded_logs / "hello.jsonl.gz"), "WORKLOAD": str(workload)}
+    process = start(_BLOCKED + _MAIN, *[places.get(arg, arg) for arg in args], stdout=subprocess.PIPE)
+    out, err = process.communicate()
+    expected = {"--nosuch": 2, "nosuch": 1}.get(args[-1], 0)
+    assert process.returncode == expected, err
+    assert bool(out) == (expected == 0)
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    process = start(_BLOCKED + "import minivllm", stdout=subprocess.PIPE)
+    assert process.communicate() == ("", "")
+    assert process.returncode == 0
+
+
+def test_a_command_that_needs_torch_says_so_where_there_is_none(tiny_model: Path) -> None:
+    process = start(_BLOCKED + _MAIN, "generate", "-m", tiny_model, "Once", stdout=subprocess.PIPE)
+    _, err = process.communicate()
+    assert process.returncode == 3
+    assert "Traceback" not in err
+    assert "run: pip install" in err
+
+
+@pytest.mark.parametrize("args", [["map", "plan", "--log", "LOG"], ["scenario", "list"], ["map", "plan", "--ascii"]])
+def test_a_reader_that_has_seen_enough_gets_no_traceback(args: list[str], recorded_logs: Path) -> None:
+    log = str(recorded_logs / "mixed-batch.jsonl.gz")
+    command = [log if arg == "LOG" else arg for arg in args]
+    if "--ascii" in command:
+        command += ["--log", log]
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    process = start("import sys;" + _MAIN, *command, stdout=write_end)
+    os.close(write_end)
+    _, err = process.communicate()
+    assert "Traceback" not in err
+    assert "BrokenPipe" not in err
+    assert process.returncode in (0, 1)
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
+def test_an_interrupt_ends_with_130_and_leaves_a_log_that_can_be_read(
+    tiny_model: Path, tmp_path: Path, name: str
+) -> None:
+    out = tmp_path / name
+    args = ["trace", "-m", tiny_model, "--max-tokens", "4000", "--out", out, *[f"Once upon {k}" for k in range(8)]]
+    process = start("import sys;" + _MAIN, *args, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not (out.exists() and out.stat().st_size > 20_000):
+        time.sleep(0.05)
+    assert process.poll() is None, "it is still running"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert err == "error: interrupted\n"
+    log = read_log(out)
+    assert log.events
+    assert not log.truncated
+
+
+def test_a_run_that_was_killed_leaves_what_it_had_written(tiny_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run.jsonl"
+    args = ["trace", "-m", tiny_model, "--max-tokens", "4000", "--out", out, *[f"Once upon {k}" for k in range(8)]]
+    process = start("import sys;" + _MAIN, *args, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not (out.exists() and out.stat().st_size > 20_000):
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    try:
+        assert read_log(out).events
+    except LogError as error:
+        pytest.fail(str(error))
