@@ -43,6 +43,13 @@ class Tokenizer:
         return self.backend.get_vocab_size()
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The ids of a text. Raises ValueError if it holds half a character (a lone surrogate)."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"the text cannot be written in UTF-8: {error.reason} at character {error.start}"
+            ) from None
         return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:

@@ -53,9 +53,7 @@ def recorded_logs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(autouse=True)
-def own_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path, recorded_logs: Path, request: Any
-) -> Path:
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path, recorded_logs: Path) -> Path:
     """An empty working folder, an empty home, and tiny models under the known names."""
     monkeypatch.setenv("MINIVLLM_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MINIVLLM_DEBUG", "")  # so that what --debug sets is undone
