@@ -6,10 +6,24 @@ an accepted option that does nothing is worse than an error.
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 # Temperatures below this are greedy: the argmax, no draw. vLLM uses the same threshold.
 SAMPLING_EPS = 1e-5
+# Each completion is a request of its own, and each stop string is searched for at every token.
+MAX_N = 16384
+MAX_STOP_STRINGS = 1024
+MAX_STOP_CHARS = 4096
+
+
+class RequestOutputKind(enum.Enum):
+    """What each output of a request holds. Upstream: vllm/sampling_params.py::RequestOutputKind."""
+
+    CUMULATIVE = 0  # everything so far
+    DELTA = 1  # what is new since the last output
+    FINAL_ONLY = 2  # one output, when all is done
 
 
 class RepetitionDetectionParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,21 +51,28 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """How to sample one request.
 
     Attributes:
+        n: Completions to generate for the prompt, each with a draw of its own.
         temperature: 0 is greedy. Logits are divided by it before the draw.
         top_p: Keep the smallest set of tokens whose probability reaches this. 1 keeps all.
         top_k: Keep this many most likely tokens. 0 or -1 keeps all.
         min_p: Drop tokens less likely than this times the most likely one. 0 keeps all.
-        seed: Makes the draw depend on (seed, position) only, not on the batch or on earlier requests.
+        seed: Makes the draw depend on (seed, position) only, not on the batch or on earlier requests. Completion i
+            of several draws with seed + i.
         max_tokens: Output length limit; None means up to the model's length.
         min_tokens: No stop by end-of-sequence or stop id before this many output tokens.
+        stop: Strings that finish the request when the text contains one. The text ends before it.
+        include_stop_str_in_output: Let the text end after the stop string, and show the text of a stop token.
         stop_token_ids: Token ids that finish the request. They count as output.
         ignore_eos: Go on after the end-of-sequence token.
         repetition_detection: Finish a request whose output only repeats itself.
+        detokenize: Turn the output into text.
         skip_special_tokens: Leave special tokens out of the text.
+        output_kind: What each output holds.
         skip_reading_prefix_cache: Compute the whole prompt even if parts of it are cached.
         eos_token_id: Set by the frontend from the model; callers leave it alone.
     """
 
+    n: int = 1
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -59,10 +80,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     seed: int | None = None
     max_tokens: int | None = 16
     min_tokens: int = 0
+    stop: str | tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     repetition_detection: RepetitionDetectionParams | None = None
+    detokenize: bool = True
     skip_special_tokens: bool = True
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     skip_reading_prefix_cache: bool = False
     eos_token_id: int | None = None
 
@@ -81,6 +106,31 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise ValueError(f"min_tokens must be 0 or more, got {self.min_tokens}")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})")
+        self._check_n()
+        self._check_stop()
+
+    def _check_n(self) -> None:
+        if not 1 <= self.n <= MAX_N:
+            raise ValueError(f"n must be at least 1 and at most {MAX_N}, got {self.n}")
+        if self.n > 1 and self.is_greedy:
+            raise ValueError(f"n must be 1 with temperature 0, got {self.n}: greedy completions would all be the same")
+
+    def _check_stop(self) -> None:
+        """Bring the lists into one form, and refuse stop strings that could never be found."""
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        msgspec.structs.force_setattr(self, "stop", stop)
+        msgspec.structs.force_setattr(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        if len(stop) > MAX_STOP_STRINGS:
+            raise ValueError(f"stop must have at most {MAX_STOP_STRINGS} strings, got {len(stop)}")
+        for string in stop:
+            if not isinstance(string, str):
+                raise ValueError(f"stop must hold strings, got {string!r}; for token ids there is stop_token_ids")
+            if not 0 < len(string) <= MAX_STOP_CHARS:
+                raise ValueError(
+                    f"a stop string must have at least 1 and at most {MAX_STOP_CHARS} characters, got {len(string)}"
+                )
+        if stop and not self.detokenize:
+            raise ValueError("stop needs text to search in, and detokenize is False: leave one of them out")
 
     @property
     def is_greedy(self) -> bool:
