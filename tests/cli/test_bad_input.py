@@ -57,7 +57,7 @@ WRONG_CALLS: dict[str, tuple[list[str], int, list[str]]] = {
     "sampling is not JSON": (["generate", "a", "--sampling", "{temperature: 1}"], 1, ["--sampling", "column 2"]),
     "sampling is no object": (["generate", "a", "--sampling", "[1]"], 1, ["JSON object"]),
     "unknown parameter": (["generate", "a", "--sampling", '{"temprature": 1}'], 1, ["did you mean 'temperature'?"]),
-    "parameter like no other": (["generate", "a", "--sampling", '{"zzz": 1}'], 1, ["'zzz'", "known are temperature"]),
+    "parameter like no other": (["generate", "a", "--sampling", '{"zzz": 1}'], 1, ["'zzz'", "known are n, temperature"]),
     "parameter of another type": (["generate", "a", "--sampling", '{"top_p": "high"}'], 1, ["float", "top_p"]),
     "parameter is NaN": (["generate", "a", "--sampling", '{"temperature": NaN}'], 1, ["temperature", "nan"]),
     "parameter is negative": (["generate", "a", "--sampling", '{"temperature": -1}'], 1, ["temperature", "-1"]),
