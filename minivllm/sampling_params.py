@@ -12,6 +12,10 @@ import msgspec
 
 # Temperatures below this are greedy: the argmax, no draw. vLLM uses the same threshold.
 SAMPLING_EPS = 1e-5
+
+# The worker keeps parameters in arrays of 32 bits.
+_MAX_FLOAT32 = 3.4e38
+_MAX_INT32 = 2**31 - 1
 # Each completion is a request of its own, and each stop string is searched for at every token.
 MAX_N = 16384
 MAX_STOP_STRINGS = 1024
@@ -92,12 +96,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     eos_token_id: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature < float("inf"):
+        if not 0.0 <= self.temperature <= _MAX_FLOAT32:
             raise ValueError(f"temperature must be 0 or more and finite, got {self.temperature}")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
-        if self.top_k < -1:
-            raise ValueError(f"top_k must be -1 or 0 (keep all) or at least 1, got {self.top_k}")
+        if not -1 <= self.top_k <= _MAX_INT32:
+            raise ValueError(f"top_k must be -1 or 0 (keep all), or 1 to {_MAX_INT32}, got {self.top_k}")
         if not 0.0 <= self.min_p <= 1.0:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
         if self.max_tokens is not None and self.max_tokens < 1:

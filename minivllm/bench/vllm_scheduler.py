@@ -48,5 +48,8 @@ def run_vllm_cases(python: Path, cases: list[Case], repeats: int) -> list[dict[s
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise ValueError(f"vLLM's scheduler could not be run with {python}: {reason}")
-    results: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
+    try:
+        results: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (IndexError, json.JSONDecodeError):
+        raise ValueError(f"{python}: gave no result: is it a Python with vLLM 0.27.1?") from None
     return results

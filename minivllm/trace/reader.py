@@ -73,6 +73,8 @@ def read_log(path: Path) -> Log:
             if number <= len(lines):  # only the very last line has no newline behind it
                 raise LogError(f"{path}, line {number}: not an event: {error}") from None
             truncated = True
+        if events and events[-1].seq != len(events) - 1:
+            raise LogError(f"{path}, line {number}: event {len(events) - 1} is missing. Record it again.")
     return Log(header, events, num_dropped, truncated, path)
 
 

@@ -16,7 +16,15 @@ def state_home() -> Path:
 
 
 def new_log_path(name: str) -> Path:
-    """A path for a new log: names sort by time, and no other process makes the same one."""
+    """A path for a new log: names sort by time, and no other process makes the same one.
+
+    Raises:
+        ValueError: The folder for logs cannot be made.
+    """
+    try:
+        state_home().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"no logs can be kept in {state_home()} ({error.strerror}): set MINIVLLM_HOME") from None
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{os.getpid()}"
     path = state_home() / f"{stem}.jsonl"
     number = 1

@@ -57,10 +57,17 @@ WRONG_CALLS: dict[str, tuple[list[str], int, list[str]]] = {
     "sampling is not JSON": (["generate", "a", "--sampling", "{temperature: 1}"], 1, ["--sampling", "column 2"]),
     "sampling is no object": (["generate", "a", "--sampling", "[1]"], 1, ["JSON object"]),
     "unknown parameter": (["generate", "a", "--sampling", '{"temprature": 1}'], 1, ["did you mean 'temperature'?"]),
-    "parameter like no other": (["generate", "a", "--sampling", '{"zzz": 1}'], 1, ["'zzz'", "known are n, temperature"]),
+    "parameter like no other": (
+        ["generate", "a", "--sampling", '{"zzz": 1}'],
+        1,
+        ["'zzz'", "known are n, temperature"],
+    ),
     "parameter of another type": (["generate", "a", "--sampling", '{"top_p": "high"}'], 1, ["float", "top_p"]),
     "parameter is NaN": (["generate", "a", "--sampling", '{"temperature": NaN}'], 1, ["temperature", "nan"]),
     "parameter is negative": (["generate", "a", "--sampling", '{"temperature": -1}'], 1, ["temperature", "-1"]),
+    "parameter out of bounds": (["generate", "a", "--sampling", '{"top_k": 3000000000}'], 1, ["top_k", "3000000000"]),
+    "parameter far out of bounds": (["generate", "a", "--sampling", f'{{"top_k": {10**30}}}'], 1, ["top_k"]),
+    "parameter beyond all floats": (["generate", "a", "--sampling", '{"temperature": 1e300}'], 1, ["1e+300"]),
     "contradictory parameters": (
         ["generate", "a", "--sampling", '{"min_tokens": 9, "max_tokens": 3}'],
         1,
@@ -76,7 +83,9 @@ WRONG_CALLS: dict[str, tuple[list[str], int, list[str]]] = {
     "no such log": (["map", "plan", "--log", "none.jsonl"], 1, ["none.jsonl", "No such file"]),
     "log is a folder": (["map", "plan", "--log", "."], 1, ["directory"]),
     "no log yet": (["map", "plan"], 1, ["minivllm trace"]),
-    "no such interpreter": (["bench", "scheduler", "--vllm-python", "/none", "--repeats", "1"], 1, ["/none"]),
+    "no such interpreter": (["bench", "scheduler", "--vllm-python", "/none"], 1, ["/none"]),
+    "interpreter that is none": (["bench", "scheduler", "--vllm-python", "/bin/true"], 1, ["/bin/true", "no result"]),
+    "interpreter that says no": (["bench", "scheduler", "--vllm-python", "/bin/false"], 1, ["/bin/false"]),
 }
 
 

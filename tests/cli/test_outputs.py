@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from minivllm.bench import scheduler as scheduler_bench
 from minivllm.scenarios import registry
+from minivllm.scenarios.driver import run as drive
 from minivllm.trace.reader import read_log
 from tests.cli.conftest import Run
 
@@ -149,6 +151,15 @@ def test_a_folder_without_permission_is_told(run: Run, workload: Path, monkeypat
     assert "no permission" in run("simulate", workload, "--plans", "plans.jsonl").error
 
 
+def test_a_home_that_cannot_be_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIVLLM_HOME", "/dev/null/home")
+    ended = run("trace", "Once")
+    assert (ended.code, ended.out) == (1, "")
+    assert "/dev/null/home/logs" in ended.error
+    assert "set MINIVLLM_HOME" in ended.error
+    assert run("trace", "Once", "--out", "run.jsonl").code == 0, "a log that has a place needs no home"
+
+
 def test_no_file_is_read_and_written_at_once(run: Run, workload: Path) -> None:
     before = workload.read_text()
     assert "another argument names the same file" in run("simulate", workload, "--out", workload).error
@@ -193,6 +204,14 @@ def test_recording_replaces_a_log_only_by_a_whole_one(
     assert run("scenario", "record", "hello").code == 1
     assert path.read_bytes() == before
     assert list(logs.iterdir()) == [path]
+
+
+def test_a_run_that_was_stopped_at_its_limit_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minivllm.scenarios.run.run", functools.partial(drive, max_steps=3))
+    ended = run("trace", "Once")
+    assert ended.code == 0
+    assert "stopped after 3 steps: not every request finished" in ended.err
+    assert "not finished" in ended.out
 
 
 def test_a_violated_invariant_ends_with_1_and_names_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,8 @@ def test_a_log_without_clocks_says_nothing_of_the_machine(tmp_path: Path) -> Non
     assert all(event.wall_ns is None and event.dur_ns is None for event in log.events)
 
 
+_EVENT = b'{"seq": %d, "step": 0, "process": "worker", "kind": "step.end"}\n'
+
 NOT_LOGS = {
     "empty": (b"", "there is nothing in it"),
     "text": (b"# A title\n\nText.\n", "its first line is no header"),
@@ -122,6 +124,7 @@ NOT_LOGS = {
     "another document": (b'{"schema": "minivllm.trace/1"}\n', "not a minivllm log, but 'minivllm.trace/1'"),
     "a later version": (b'{"schema": "minivllm.log/2"}\n', "this version reads 'minivllm.log/1'. Record it again."),
     "a damaged line": (b'{"schema": "minivllm.log/1"}\n{"seq": 0}\n\n', "line 2: not an event"),
+    "a lost line": (b'{"schema": "minivllm.log/1"}\n' + _EVENT % 0 + _EVENT % 2, "line 3: event 1 is missing"),
     "a strange header": (b'{"schema": "minivllm.log/1", "config": 3}\n', "its first line is no header"),
 }
 
