@@ -45,6 +45,7 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
         finish_reason: None while it goes on.
         stop_reason: The stop id that ended it; None for the end-of-sequence token.
         num_cached_tokens: With the first output: prompt tokens that were found in the prefix cache.
+        error: Why the core refused the request; then `finish_reason` is ERROR and there are no tokens.
     """
 
     request_id: str
@@ -52,6 +53,7 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     num_cached_tokens: int | None = None
+    error: str | None = None
 
 
 class EngineCoreOutputs(msgspec.Struct, frozen=True):

@@ -133,6 +133,10 @@ class EngineCore:
         while self.aborts_queue:
             self.abort_requests(self.aborts_queue.popleft())
 
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False if requests still hold blocks."""
+        return self.scheduler.reset_prefix_cache()
+
     def shutdown(self) -> None:
         """Release the executor."""
         self.model_executor.shutdown()
