@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from hypothesis import given
@@ -29,7 +30,7 @@ _STATES = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([None, b"x", b"y
 def test_changes_are_found(steps: list[list[tuple[int, bytes | None]]]) -> None:
     pool = Pool([Block(i, users, name) for i, (users, name) in enumerate(steps[0])])
     watch = PoolWatch(pool)
-    for before, now in zip(steps, steps[1:], strict=False):
+    for before, now in itertools.pairwise(steps):
         for block, (users, name) in zip(pool.blocks, now, strict=True):
             # A name that is equal need not be the same object.
             block.ref_cnt, block.block_hash = users, None if name is None else bytes(bytearray(name))
