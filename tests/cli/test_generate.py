@@ -1,0 +1,77 @@
+"""Plain use: prompts from the command line, from stdin, from a file; text to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from minivllm.entrypoints.cli.common import complete_scenario
+from minivllm.entrypoints.cli.main import main
+from tests.cli.conftest import Run
+
+
+def test_a_completion_follows_its_prompt(run: Run) -> None:
+    ended = run("generate", "Once upon a time", "--max-tokens", "5")
+    assert ended.code == 0
+    assert ended.out.startswith("Once upon a time")
+    assert ended.err == ""
+
+
+def test_several_completions_are_told_apart_on_stderr(run: Run) -> None:
+    ended = run("generate", "Once", "The dog", "--max-tokens", "2")
+    assert ended.err == "[0]\n[1]\n"
+    assert ended.out.startswith("Once")
+
+
+def test_a_dash_reads_stdin(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("Once upon\na time\n"))
+    [line] = run("generate", "-", "--json").out.splitlines()
+    assert json.loads(line)["prompt"] == "Once upon\na time"
+
+
+def test_stdin_that_is_no_text_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\xff"), encoding="utf-8"))
+    ended = run("generate", "-")
+    assert ended.code == 1
+    assert "stdin" in ended.error
+
+
+def test_a_file_of_prompts_joins_those_of_the_command_line(run: Run) -> None:
+    text = '{"prompt": "The dog\u2028barked"}\n\n{"prompt_token_ids": [1, 2, 3]}\n'
+    Path("prompts.jsonl").write_text(text, encoding="utf-8")
+    ended = run("generate", "Once", "--prompts", "prompts.jsonl", "--max-tokens", "2", "--json")
+    documents = [json.loads(line) for line in ended.out.split("\n") if line]
+    assert [document["prompt"] for document in documents] == ["Once", "The dog\u2028barked", None]
+    assert documents[2]["prompt_token_ids"] == [1, 2, 3]
+
+
+def test_an_option_goes_before_the_same_in_the_json(run: Run) -> None:
+    args = ("generate", "Once", "--sampling", '{"max_tokens": 9, "ignore_eos": true}', "--json")
+    for more, count in (((), 9), (("--max-tokens", "2"), 2)):
+        [line] = run(*args, *more).out.splitlines()
+        assert len(json.loads(line)["outputs"][0]["token_ids"]) == count
+
+
+def test_a_seed_repeats_a_draw(run: Run) -> None:
+    args = ("generate", "Once", "--temperature", "1", "--max-tokens", "12", "--json", "--seed")
+    first, again, other = (run(*args, seed).out for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_names_of_scenarios_are_completed() -> None:
+    assert complete_scenario("mixed") == ["mixed-batch", "mixed-batch-drafts"]
+    assert complete_scenario("x") == []
+
+
+def test_an_interrupt_before_a_command_runs_ends_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(**options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("minivllm.entrypoints.cli.main.app", interrupted)
+    assert main([]) == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
