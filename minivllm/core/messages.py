@@ -12,7 +12,7 @@ from minivllm.core.request import FinishReason, LoRARequest, MultiModalItem
 from minivllm.sampling_params import SamplingParams
 
 
-class EngineCoreRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+class EngineCoreRequest(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True, tag="add"):
     """A request on its way to the core. Upstream: EngineCoreRequest.
 
     Attributes:
@@ -36,7 +36,7 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     mm_features: tuple[MultiModalItem, ...] = ()
 
 
-class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
     """What one step brought for one request.
 
     Attributes:
@@ -56,7 +56,7 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
 
 
-class EngineCoreOutputs(msgspec.Struct, frozen=True):
+class EngineCoreOutputs(msgspec.Struct, frozen=True, array_like=True, tag="outputs"):
     """All outputs of one step."""
 
     outputs: list[EngineCoreOutput]

@@ -58,18 +58,27 @@ class EngineCore:
             RequestRefusedError: It could never run.
             ValueError: Its id is in use, or its prompt is empty.
         """
-        self.scheduler.add_request(
-            Request(
-                request.request_id,
-                request.prompt_token_ids,
-                request.sampling_params,
-                arrival_time=request.arrival_time,
-                priority=request.priority,
-                lora_request=request.lora_request,
-                cache_salt=request.cache_salt,
-                mm_features=request.mm_features,
-                block_hasher=self._block_hasher,
-            )
+        self.scheduler.add_request(self.preprocess_add_request(request))
+
+    @on_map("core ingest", vllm="vllm/v1/engine/core.py::EngineCore.preprocess_add_request")
+    def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
+        """The scheduler's record of a request that came in; its full blocks are hashed here.
+
+        Touches nothing of the core, so that another thread can do it while a step runs.
+
+        Raises:
+            ValueError: Its prompt is empty.
+        """
+        return Request(
+            request.request_id,
+            request.prompt_token_ids,
+            request.sampling_params,
+            arrival_time=request.arrival_time,
+            priority=request.priority,
+            lora_request=request.lora_request,
+            cache_salt=request.cache_salt,
+            mm_features=request.mm_features,
+            block_hasher=self._block_hasher,
         )
 
     @on_map("core abort", vllm="vllm/v1/engine/core.py::EngineCore.abort_requests")

@@ -5,12 +5,21 @@ Upstream: vllm/v1/engine/core_client.py.
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+import weakref
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Protocol
+
+import msgspec
 
 from minivllm.config import VllmConfig
 from minivllm.core.messages import EngineCoreOutputs, EngineCoreRequest
 from minivllm.engine.core import EngineCore
+from minivllm.engine.core_launch import CoreEngineProcManager
 from minivllm.engine.exceptions import EngineDeadError
+from minivllm.engine.mailbox import Mailbox
+from minivllm.engine.wire import AbortRequests, UtilityCall
 from minivllm.sourcemap.registry import on_map
 
 
@@ -70,8 +79,8 @@ class InprocClient:
         self.engine_core.shutdown()
 
 
-class AsyncMPClient:
-    """The core in a process of its own, for callers on an event loop.
+class MPClient:
+    """The core in a process of its own. Upstream: MPClient.
 
     Args:
         vllm_config: Settings; the core's process fills in the number of KV blocks.
@@ -87,42 +96,103 @@ class AsyncMPClient:
         EngineDeadError: The process ended, or did not get ready in time.
     """
 
-    vllm_config: VllmConfig
-    vocab_size: int
-    eos_token_ids: tuple[int, ...]
-
     def __init__(self, vllm_config: VllmConfig) -> None:
-        raise NotImplementedError("the engine core's own process")
+        self._mailbox = Mailbox()
+        self._core = CoreEngineProcManager(vllm_config, self._mailbox.put)
+        # Also when this object is forgotten, and when the interpreter ends.
+        self._finalizer = weakref.finalize(self, self._core.close)
+        ready = self._core.ready
+        cache_config = msgspec.structs.replace(vllm_config.cache_config, num_gpu_blocks=ready.num_gpu_blocks)
+        self.vllm_config = msgspec.structs.replace(vllm_config, cache_config=cache_config)
+        self.vocab_size = ready.vocab_size
+        self.eos_token_ids = ready.eos_token_ids
 
     @property
     def dead_error(self) -> EngineDeadError | None:
         """Why the core is gone; None while it lives."""
-        raise NotImplementedError
+        return self._mailbox.dead_error
 
+    def shutdown(self) -> None:
+        """End the core's process. Idempotent."""
+        self._finalizer()
+
+    def _abort(self, request_ids: list[str]) -> None:
+        if request_ids:
+            with suppress(EngineDeadError):  # a core that is gone runs nobody's request
+                self._core.send(AbortRequests(request_ids))
+
+    def _call(self, method: str, *args: object) -> Future[Any]:
+        call_id, future = self._mailbox.expect()
+        self._core.send(UtilityCall(call_id, method, list(args)))
+        return future
+
+
+@on_map("client, blocking", vllm="vllm/v1/engine/core_client.py::SyncMPClient", process="frontend")
+class SyncMPClient(MPClient):
+    """Implements `EngineCoreClient` for a core in its own process; for one thread."""
+
+    def __init__(self, vllm_config: VllmConfig) -> None:
+        super().__init__(vllm_config)
+        # Who still waits for output: without anybody, waiting for a message would never end.
+        self._request_ids: set[str] = set()
+
+    @on_map("send a request", vllm="vllm/v1/engine/core_client.py::SyncMPClient.add_request", process="frontend")
+    def add_request(self, request: EngineCoreRequest) -> None:
+        self._core.send(request)
+        self._request_ids.add(request.request_id)
+
+    def abort_requests(self, request_ids: list[str]) -> None:
+        self._request_ids.difference_update(request_ids)
+        self._abort(request_ids)
+
+    @on_map("wait for outputs", vllm="vllm/v1/engine/core_client.py::SyncMPClient.get_output", process="frontend")
+    def get_output(self) -> EngineCoreOutputs | None:
+        """Wait for the next message; None if no request is on its way. Raises EngineDeadError if the core is gone."""
+        if not self._request_ids:
+            return None
+        outputs = self._mailbox.get()
+        self._request_ids.difference_update(o.request_id for o in outputs.outputs if o.finish_reason is not None)
+        return outputs
+
+    def reset_prefix_cache(self) -> bool:
+        return bool(self._call("reset_prefix_cache").result())
+
+
+@on_map("client, on an event loop", vllm="vllm/v1/engine/core_client.py::AsyncMPClient", process="frontend")
+class AsyncMPClient(MPClient):
+    """The core in a process of its own, for callers on an event loop."""
+
+    @on_map(
+        "send a request (async)",
+        vllm="vllm/v1/engine/core_client.py::AsyncMPClient.add_request_async",
+        process="frontend",
+    )
     async def add_request_async(self, request: EngineCoreRequest) -> None:
         """Hand over a request. A refusal comes as an `EngineCoreOutput` whose `error` says why.
 
         Raises:
             EngineDeadError: The core is gone.
+            ValueError: A value that cannot be sent.
         """
-        raise NotImplementedError
+        self._core.send(request)
 
     async def abort_requests_async(self, request_ids: list[str]) -> None:
         """Give up requests; ids that are unknown or done are ignored, and so is a core that is gone."""
-        raise NotImplementedError
+        self._abort(request_ids)
 
+    @on_map(
+        "wait for outputs (async)",
+        vllm="vllm/v1/engine/core_client.py::AsyncMPClient.get_output_async",
+        process="frontend",
+    )
     async def get_output_async(self) -> EngineCoreOutputs:
         """Wait for what comes next; one caller at a time.
 
         Raises:
             EngineDeadError: The core is gone.
         """
-        raise NotImplementedError
+        return await self._mailbox.get_async()
 
     async def reset_prefix_cache_async(self) -> bool:
         """Forget all cached prefixes; False if requests still hold blocks."""
-        raise NotImplementedError
-
-    def shutdown(self) -> None:
-        """End the core's process. Idempotent."""
-        raise NotImplementedError
+        return bool(await asyncio.wrap_future(self._call("reset_prefix_cache")))
