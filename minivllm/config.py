@@ -142,13 +142,16 @@ class VllmConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         batch: How the worker keeps its batch: "slots" (a request never moves) or "rows" (compacted every step).
+        stream_interval: Tokens from one output of a request to the next; its first and last output always come.
     """
 
     model_config: ModelConfig
     cache_config: CacheConfig = CacheConfig()
     scheduler_config: SchedulerConfig = SchedulerConfig()
     batch: BatchKind = "slots"
+    stream_interval: int = 1
 
     def __post_init__(self) -> None:
+        _at_least("stream_interval", self.stream_interval, 1)
         if self.batch not in get_args(BatchKind):
             raise ValueError(f"batch must be 'slots' or 'rows', got {self.batch!r}")

@@ -11,10 +11,10 @@ class CompletionOutput:
 
     Attributes:
         index: Its place among the completions of the prompt.
-        text: The text so far.
-        token_ids: The tokens so far, the one that ended it included.
+        text: The text so far, or what is new of it (`RequestOutputKind.DELTA`).
+        token_ids: Likewise the tokens, the one that ended it included.
         finish_reason: None while it goes on; else "stop", "length", "abort", "error" or "repetition".
-        stop_reason: The stop id that ended it; None for the end-of-sequence token.
+        stop_reason: The stop id or the stop string that ended it; None for the end-of-sequence token.
     """
 
     index: int
@@ -26,16 +26,23 @@ class CompletionOutput:
     def finished(self) -> bool:
         return self.finish_reason is not None
 
+    def extend(self, new: CompletionOutput) -> None:
+        """Append what came later."""
+        self.text += new.text
+        self.token_ids = self.token_ids + new.token_ids
+        self.finish_reason = new.finish_reason
+        self.stop_reason = new.stop_reason
+
 
 @dataclass(slots=True)
 class RequestOutput:
     """The state of one request.
 
     Attributes:
-        request_id: Its id.
+        request_id: Its id, as its caller gave it.
         prompt: The text, if the prompt was text.
         prompt_token_ids: The prompt's tokens.
-        outputs: Its completions.
+        outputs: Its completions; while it goes on, those that have something new.
         finished: Whether all of them are done.
         num_cached_tokens: Prompt tokens that came from the prefix cache; None before the first output.
     """
@@ -46,3 +53,23 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     num_cached_tokens: int | None = None
+
+    def add(self, next_output: RequestOutput, aggregate: bool) -> None:
+        """Merge a later output into this one.
+
+        Args:
+            next_output: The later output.
+            aggregate: Append its completions to those with the same index; else they replace them.
+        """
+        self.finished |= next_output.finished
+        if next_output.num_cached_tokens is not None:
+            self.num_cached_tokens = next_output.num_cached_tokens
+        places = {completion.index: place for place, completion in enumerate(self.outputs)}
+        for completion in next_output.outputs:
+            place = places.get(completion.index)
+            if place is None:
+                self.outputs.append(completion)
+            elif aggregate:
+                self.outputs[place].extend(completion)
+            else:
+                self.outputs[place] = completion

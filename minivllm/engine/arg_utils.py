@@ -39,6 +39,7 @@ class EngineArgs:
     watermark: float = 0.0
     async_scheduling: bool = False
     batch: BatchKind = "slots"
+    stream_interval: int = 1
 
     @classmethod
     def from_kwargs(cls, **kwargs: Any) -> EngineArgs:
@@ -95,4 +96,5 @@ class EngineArgs:
                 async_scheduling=self.async_scheduling,
             ),
             batch=self.batch,
+            stream_interval=self.stream_interval,
         )

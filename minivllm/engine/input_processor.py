@@ -5,8 +5,9 @@ Upstream: vllm/v1/engine/input_processor.py::InputProcessor.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import msgspec
 
@@ -17,13 +18,35 @@ from minivllm.sourcemap.registry import on_map
 from minivllm.tokenizer import Tokenizer
 
 
+class TextPrompt(TypedDict):
+    """A prompt that is text. Upstream: vllm/inputs.py::TextPrompt."""
+
+    prompt: str
+    cache_salt: NotRequired[str]
+
+
 class TokensPrompt(TypedDict):
-    """A prompt that is tokens already. Upstream: vllm/inputs.py::TokensPrompt."""
+    """A prompt that is tokens already, and perhaps the text they came from. Upstream: vllm/inputs.py::TokensPrompt."""
 
     prompt_token_ids: Sequence[int]
+    prompt: NotRequired[str]
+    cache_salt: NotRequired[str]
 
 
-Prompt = str | TokensPrompt
+Prompt = str | TextPrompt | TokensPrompt
+
+
+def prompt_text(prompt: Prompt) -> str | None:
+    """A prompt as text, if it is known as text."""
+    return prompt if isinstance(prompt, str) else prompt.get("prompt")
+
+
+def assign_request_id(request: EngineCoreRequest) -> EngineCoreRequest:
+    """Give a request an id that nobody else uses, whatever ids callers choose.
+
+    Upstream: vllm/v1/engine/input_processor.py::InputProcessor.assign_request_id.
+    """
+    return msgspec.structs.replace(request, request_id=f"{request.request_id}-{secrets.token_hex(4)}")
 
 
 class InputProcessor:
@@ -79,6 +102,8 @@ class InputProcessor:
                 raise ValueError(
                     f"stop token id {token_id} is out of range: the vocabulary has {self.vocab_size} tokens"
                 )
+        if params.stop and self.tokenizer is None:
+            raise ValueError("this model has no tokenizer, so no text that could hold a stop string: leave stop out")
         room = self.max_model_len - len(token_ids)
         if room < 1:
             raise ValueError(
@@ -91,17 +116,26 @@ class InputProcessor:
             self._complete(params, room),
             arrival_time=arrival_time,
             priority=priority,
-            cache_salt=cache_salt,
+            cache_salt=cache_salt if isinstance(prompt, str) else prompt.get("cache_salt", cache_salt),
         )
 
     def _tokenize(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise ValueError("this model has no tokenizer: pass {'prompt_token_ids': [...]} instead of text")
-            return self.tokenizer.encode(prompt)
-        if isinstance(prompt, dict) and "prompt_token_ids" in prompt:
-            return [int(token_id) for token_id in prompt["prompt_token_ids"]]
-        raise ValueError(f"a prompt is text or {{'prompt_token_ids': [...]}}, got {type(prompt).__name__}")
+            prompt = {"prompt": prompt}
+        elif not isinstance(prompt, dict):
+            raise ValueError(f"a prompt is text or {{'prompt_token_ids': [...]}}, got {type(prompt).__name__}")
+        if unknown := set(prompt) - {"prompt", "prompt_token_ids", "cache_salt"}:
+            raise ValueError(
+                f"a prompt has no {sorted(map(str, unknown))[0]!r}; known are prompt, prompt_token_ids and cache_salt"
+            )
+        if "prompt_token_ids" in prompt:
+            return [int(token_id) for token_id in prompt["prompt_token_ids"]]  # type: ignore[typeddict-item]
+        text = prompt.get("prompt")
+        if not isinstance(text, str):
+            raise ValueError(f"a prompt is text or {{'prompt_token_ids': [...]}}, got {text!r}")
+        if self.tokenizer is None:
+            raise ValueError("this model has no tokenizer: pass {'prompt_token_ids': [...]} instead of text")
+        return self.tokenizer.encode(text)
 
     def _complete(self, params: SamplingParams, room: int) -> SamplingParams:
         max_tokens = room if params.max_tokens is None else params.max_tokens

@@ -13,7 +13,7 @@ import msgspec
 from minivllm.config import VllmConfig
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core import EngineCore
-from minivllm.engine.input_processor import InputProcessor, Prompt
+from minivllm.engine.input_processor import InputProcessor, Prompt, assign_request_id, prompt_text
 from minivllm.engine.output_processor import OutputProcessor
 from minivllm.outputs import RequestOutput
 from minivllm.sampling_params import SamplingParams
@@ -44,7 +44,7 @@ class LLMEngine:
         self.engine_core = engine_core
         self.tokenizer = tokenizer
         self.input_processor = InputProcessor(vllm_config, tokenizer, vocab_size, eos_token_ids)
-        self.output_processor = OutputProcessor(tokenizer)
+        self.output_processor = OutputProcessor(tokenizer, vllm_config.stream_interval)
         self._arrivals = itertools.count()
 
     @classmethod
@@ -80,7 +80,14 @@ class LLMEngine:
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> None:
-        """Check a request and queue it.
+        """Check a request and queue it; for several completions, queue one request each.
+
+        Args:
+            request_id: Comes back with every output, and aborts the request. Inside, a suffix makes it unique.
+            prompt: Text, or tokens.
+            params: How to sample.
+            priority: Lower runs first under the priority policy.
+            cache_salt: Keeps its cached prefixes apart from those of other salts.
 
         Raises:
             ValueError: See `InputProcessor.process_inputs`; or it could never run with these settings.
@@ -94,22 +101,36 @@ class LLMEngine:
             priority=priority,
             cache_salt=cache_salt,
         )
-        self.engine_core.add_request(request)
-        self.output_processor.add_request(request, prompt if isinstance(prompt, str) else None)
+        request = assign_request_id(request)
+        children = self.output_processor.add_request(request, prompt_text(prompt), request_id)
+        try:
+            for child in children:
+                self.engine_core.add_request(child)
+        except ValueError as refusal:
+            # The other children must not stay behind, and the caller knows the request by another name.
+            self._abort([request.request_id], internal=True)
+            raise type(refusal)(str(refusal).replace(repr(child.request_id), repr(request_id))) from None
 
     def abort_request(self, request_ids: list[str]) -> None:
         """Give up requests; ids that are unknown or done are ignored."""
-        self.output_processor.abort_requests(request_ids)
-        self.engine_core.abort_requests(request_ids)
+        self._abort(request_ids, internal=False)
+
+    def _abort(self, request_ids: list[str], internal: bool) -> None:
+        self.engine_core.abort_requests(self.output_processor.abort_requests(request_ids, internal))
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.output_processor.request_states)
 
     @on_map("frontend step", vllm="vllm/v1/engine/llm_engine.py::LLMEngine.step", process="frontend")
     def step(self) -> list[RequestOutput]:
-        """Advance by one step, and return the requests that gained something."""
+        """Advance by one step, and return what callers are to be told."""
         outputs = self.engine_core.step()
-        return [] if outputs is None else self.output_processor.process_outputs(outputs)
+        if outputs is None:
+            return []
+        processed = self.output_processor.process_outputs(outputs.outputs)
+        if processed.reqs_to_abort:
+            self.engine_core.abort_requests(processed.reqs_to_abort)
+        return processed.request_outputs
 
     def shutdown(self) -> None:
         """Release the model."""

@@ -1,40 +1,123 @@
 """Owns the frontend's view of a request: its text. The core has finished a request when its last token is known; the
-caller has it only when that token has become text here.
+caller has it only when that token has become text here. And text can end a request, too: a stop string is found here,
+and the core hears of it by an abort.
 
 Upstream: vllm/v1/engine/output_processor.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from minivllm.core.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
+from minivllm.core.admission import RequestRefusedError
+from minivllm.core.messages import EngineCoreOutput, EngineCoreRequest
 from minivllm.core.request import FinishReason
 from minivllm.engine.detokenizer import IncrementalDetokenizer
+from minivllm.engine.output_collector import RequestOutputCollector
+from minivllm.engine.parallel_sampling import ParentRequest
 from minivllm.outputs import CompletionOutput, RequestOutput
+from minivllm.sampling_params import RequestOutputKind
 from minivllm.sourcemap.registry import on_map
 from minivllm.tokenizer import Tokenizer
 
 
 @dataclass(slots=True)
 class RequestState:
-    """One request as the frontend sees it. Upstream: output_processor.py::RequestState.
+    """One completion as the frontend sees it. Upstream: output_processor.py::RequestState.
 
     Attributes:
         request: What was sent to the core.
+        external_req_id: The id that its caller knows.
         prompt: The prompt as text, if it was text.
-        detokenizer: Turns its output into text; None if the model has no tokenizer.
-        token_ids: Output tokens so far.
-        text: Output text so far.
+        parent: Whose child it is, if its caller wants several completions.
+        index: Its place among them.
+        queue: Where its outputs go; None returns them to whoever processes outputs.
+        detokenizer: Its tokens and its text.
+        stream_interval: Tokens from one output to the next.
         num_cached_tokens: Prompt tokens that came from the prefix cache.
+        sent_chars, sent_tokens: How far its caller has been told.
     """
 
     request: EngineCoreRequest
+    external_req_id: str
     prompt: str | None
-    detokenizer: IncrementalDetokenizer | None
-    token_ids: list[int] = field(default_factory=list)
-    text: str = ""
+    parent: ParentRequest | None
+    index: int
+    queue: RequestOutputCollector | None
+    detokenizer: IncrementalDetokenizer
+    stream_interval: int
     num_cached_tokens: int | None = None
+    sent_chars: int = 0
+    sent_tokens: int = 0
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @on_map(
+        "make request output",
+        vllm="vllm/v1/engine/output_processor.py::RequestState.make_request_output",
+        process="frontend",
+    )
+    def make_request_output(
+        self, finish_reason: FinishReason | None, stop_reason: int | str | None
+    ) -> RequestOutput | None:
+        """What its caller is told now; None if that is nothing."""
+        completion = self._make_completion(finish_reason, stop_reason)
+        if completion is None:
+            return None
+        outputs, finished = [completion], completion.finished()
+        if self.parent is not None:
+            outputs, finished = self.parent.get_outputs(self.request_id, completion)
+            if not outputs:
+                return None
+        return RequestOutput(
+            request_id=self.external_req_id,
+            prompt=self.prompt,
+            prompt_token_ids=self.request.prompt_token_ids,
+            outputs=outputs,
+            finished=finished,
+            num_cached_tokens=self.num_cached_tokens,
+        )
+
+    def _make_completion(
+        self, finish_reason: FinishReason | None, stop_reason: int | str | None
+    ) -> CompletionOutput | None:
+        finished = finish_reason is not None
+        kind = self.request.sampling_params.output_kind
+        if kind is RequestOutputKind.FINAL_ONLY and not finished:
+            return None
+        num_chars, num_tokens = self.detokenizer.settled(finished)
+        is_due = self.sent_tokens == 0 or num_tokens - self.sent_tokens >= self.stream_interval
+        if self.stream_interval > 1 and not finished and not is_due:
+            return None
+        is_delta = kind is RequestOutputKind.DELTA
+        start_char, start_token = (self.sent_chars, self.sent_tokens) if is_delta else (0, 0)
+        if is_delta and not finished and (num_chars, num_tokens) == (start_char, start_token):
+            return None
+        self.sent_chars, self.sent_tokens = num_chars, num_tokens
+        return CompletionOutput(
+            self.index,
+            self.detokenizer.output_text[start_char:num_chars],
+            self.detokenizer.token_ids[start_token:num_tokens],
+            str(finish_reason) if finish_reason is not None else None,
+            stop_reason if finished else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OutputProcessorOutput:
+    """What came of a step's outputs.
+
+    Attributes:
+        request_outputs: For the caller; without those that went to a queue.
+        reqs_to_abort: Requests that ended here by a stop string; the core does not know yet.
+    """
+
+    request_outputs: list[RequestOutput]
+    reqs_to_abort: list[str]
 
 
 class OutputProcessor:
@@ -42,64 +125,137 @@ class OutputProcessor:
 
     Args:
         tokenizer: The model's tokenizer; None leaves all text empty.
+        stream_interval: Tokens from one output of a request to the next; the first and the last always come.
+
+    Attributes:
+        request_states: Completions that go on, by the id that the core knows.
+        parent_requests: Requests for several completions, while one of them goes on.
+        external_req_ids: Ids of the completions of each id that a caller gave.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, stream_interval: int = 1) -> None:
         self.tokenizer = tokenizer
+        self.stream_interval = stream_interval
         self.request_states: dict[str, RequestState] = {}
+        self.parent_requests: dict[str, ParentRequest] = {}
+        self.external_req_ids: defaultdict[str, list[str]] = defaultdict(list)
 
-    def add_request(self, request: EngineCoreRequest, prompt: str | None) -> None:
-        """Register a request; before the core has it, so that no output finds nobody."""
-        detokenizer = None
-        if self.tokenizer is not None:
-            skip_special_tokens = request.sampling_params.skip_special_tokens
-            detokenizer = IncrementalDetokenizer(self.tokenizer, request.prompt_token_ids, skip_special_tokens)
-        self.request_states[request.request_id] = RequestState(request, prompt, detokenizer)
+    def add_request(
+        self,
+        request: EngineCoreRequest,
+        prompt: str | None,
+        external_req_id: str | None = None,
+        queue: RequestOutputCollector | None = None,
+    ) -> list[EngineCoreRequest]:
+        """Register a request; before the core has it, so that no output finds nobody.
+
+        Returns:
+            The requests to send to the core: it alone, or one for each completion.
+        """
+        children = [request]
+        parent = None
+        if request.sampling_params.n > 1:
+            parent = ParentRequest(request)
+            self.parent_requests[parent.request_id] = parent
+            children = parent.children
+        external_req_id = request.request_id if external_req_id is None else external_req_id
+        for index, child in enumerate(children):
+            detokenizer = IncrementalDetokenizer(self.tokenizer, child.prompt_token_ids, child.sampling_params)
+            self.request_states[child.request_id] = RequestState(
+                child, external_req_id, prompt, parent, index, queue, detokenizer, self.stream_interval
+            )
+            self.external_req_ids[external_req_id].append(child.request_id)
+        return children
 
     @on_map(
         "process outputs",
         vllm="vllm/v1/engine/output_processor.py::OutputProcessor.process_outputs",
         process="frontend",
     )
-    def process_outputs(self, outputs: EngineCoreOutputs) -> list[RequestOutput]:
+    def process_outputs(self, outputs: list[EngineCoreOutput]) -> OutputProcessorOutput:
         """Extend every request by what a step brought, and forget those that are done."""
-        request_outputs = []
-        for output in outputs.outputs:
+        processed = OutputProcessorOutput([], [])
+        for output in outputs:
             state = self.request_states.get(output.request_id)
             if state is None:
-                continue  # its caller gave up meanwhile
-            self._extend(state, output)
-            request_outputs.append(_make_request_output(state, output))
-            if output.finish_reason is not None:
-                del self.request_states[output.request_id]
-        return request_outputs
+                continue  # its caller gave up, or it met a stop string
+            if output.error is not None:
+                self._refuse(state, output.error)
+                continue
+            if output.num_cached_tokens is not None:
+                state.num_cached_tokens = output.num_cached_tokens
+            finish_reason, stop_reason = output.finish_reason, output.stop_reason
+            stop_string = state.detokenizer.update(output.new_token_ids, finish_reason is FinishReason.STOP)
+            if stop_string is not None:
+                finish_reason, stop_reason = FinishReason.STOP, stop_string
+                if output.finish_reason is None:
+                    processed.reqs_to_abort.append(state.request_id)
+            request_output = state.make_request_output(finish_reason, stop_reason)
+            if request_output is not None and state.queue is not None:
+                state.queue.put(request_output)
+            elif request_output is not None:
+                processed.request_outputs.append(request_output)
+            if finish_reason is not None:
+                self._forget(state)
+        return processed
 
-    def abort_requests(self, request_ids: list[str]) -> None:
-        """Forget requests whose caller gave up."""
-        for request_id in request_ids:
-            self.request_states.pop(request_id, None)
-
-    def _extend(self, state: RequestState, output: EngineCoreOutput) -> None:
-        state.token_ids.extend(output.new_token_ids)
-        if output.num_cached_tokens is not None:
-            state.num_cached_tokens = output.num_cached_tokens
-        if state.detokenizer is None:
-            return
-        visible = output.new_token_ids
-        if output.finish_reason is FinishReason.STOP:
-            visible = visible[:-1]  # the token that stopped it counts, and is not text
-        # A character that the end of the output leaves incomplete is never shown.
-        state.text += state.detokenizer.update(visible)
-
-
-def _make_request_output(state: RequestState, output: EngineCoreOutput) -> RequestOutput:
-    finish_reason = None if output.finish_reason is None else str(output.finish_reason)
-    completion = CompletionOutput(0, state.text, list(state.token_ids), finish_reason, output.stop_reason)
-    return RequestOutput(
-        request_id=state.request.request_id,
-        prompt=state.prompt,
-        prompt_token_ids=state.request.prompt_token_ids,
-        outputs=[completion],
-        finished=finish_reason is not None,
-        num_cached_tokens=state.num_cached_tokens,
+    @on_map(
+        "frontend abort",
+        vllm="vllm/v1/engine/output_processor.py::OutputProcessor.abort_requests",
+        process="frontend",
     )
+    def abort_requests(self, request_ids: Iterable[str], internal: bool = False) -> list[str]:
+        """End requests whose caller gave up. Ids that are unknown or done are ignored.
+
+        Args:
+            request_ids: Ids as callers gave them (each may stand for several requests), or, if `internal`, as the
+                core or a queue has them.
+            internal: Which of the two.
+
+        Returns:
+            The ids to abort in the core.
+        """
+        ended = []
+        for request_id in request_ids:
+            for child_id in self._completions_of(request_id, internal):
+                state = self.request_states[child_id]
+                request_output = state.make_request_output(FinishReason.ABORT, None)
+                if state.queue is not None and request_output is not None:
+                    state.queue.put(request_output)
+                self._forget(state)
+                ended.append(child_id)
+        return ended
+
+    def propagate_error(self, error: Exception) -> None:
+        """Raise an error at everyone who waits for output, and forget their requests."""
+        for state in list(self.request_states.values()):
+            if state.queue is not None:
+                state.queue.put_error(error)
+            self._forget(state)
+
+    def _refuse(self, state: RequestState, why: str) -> None:
+        """The core took a request and found that it could never run. (A core in this process raises at once.)"""
+        refusal = RequestRefusedError(why.replace(repr(state.request_id), repr(state.external_req_id)))
+        self._forget(state)
+        if state.queue is None:
+            raise refusal
+        state.queue.put_error(refusal)
+
+    def _completions_of(self, request_id: str, internal: bool) -> list[str]:
+        if not internal:
+            return list(self.external_req_ids.get(request_id, ()))
+        if (parent := self.parent_requests.get(request_id)) is not None:
+            return [child.request_id for child in parent.children if child.request_id in parent.child_requests]
+        return [request_id] if request_id in self.request_states else []
+
+    def _forget(self, state: RequestState) -> None:
+        """Drop every trace of a completion, and of its parent with the last one."""
+        del self.request_states[state.request_id]
+        siblings = self.external_req_ids[state.external_req_id]
+        siblings.remove(state.request_id)
+        if not siblings:
+            del self.external_req_ids[state.external_req_id]
+        if state.parent is not None:
+            state.parent.child_requests.discard(state.request_id)
+            if not state.parent.child_requests:
+                self.parent_requests.pop(state.parent.request_id, None)

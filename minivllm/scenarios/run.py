@@ -78,8 +78,7 @@ def run_scenario(
         return watch.changes()
 
     def on_outputs(outputs: EngineCoreOutputs) -> list[str]:
-        engine.output_processor.process_outputs(outputs)
-        return []
+        return engine.output_processor.process_outputs(outputs.outputs).reqs_to_abort
 
     probes = engine_probes(log) | worker_probes(log) | frontend_probes(log)
     try:
@@ -94,6 +93,8 @@ def run_scenario(
 
 def _arrival(engine: LLMEngine, index: int, request: ScenarioRequest) -> Arrival:
     params = SamplingParams(max_tokens=request.max_tokens, **{"temperature": 0.0, **request.sampling})
+    if params.n > 1:
+        raise ValueError(f"{request.id}: n must be 1 in a scenario, got {params.n}: name each request that is to arrive")
     prompt_text = request.prompt if isinstance(request.prompt, str) else None
     prompt: Any = request.prompt
     if prompt_text is None:

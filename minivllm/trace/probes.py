@@ -121,8 +121,8 @@ def frontend_probes(log: EventLog) -> dict[str, Probe]:
 
 def _text(log: EventLog, call: Call, text_so_far: dict[str, int]) -> None:
     tokenizer = call.args[0].tokenizer
-    new_tokens = {output.request_id: output.new_token_ids for output in call.args[1].outputs}
-    for output in call.result:
+    new_tokens = {output.request_id: output.new_token_ids for output in call.args[1]}
+    for output in call.result.request_outputs:
         completion = output.outputs[0]
         start = text_so_far.get(output.request_id, 0)
         text_so_far[output.request_id] = len(completion.text)

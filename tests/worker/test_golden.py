@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from minivllm.config import BatchKind
-from minivllm.engine.detokenizer import IncrementalDetokenizer
+from minivllm.engine.detokenizer import DecodeStream
 from minivllm.models.loader import ModelLoader
 from minivllm.models.model_zoo import find_model, local_path, model_info
 from minivllm.sample.sampler import SamplingMetadata, filtered
@@ -49,8 +49,8 @@ def test_greedy_tokens_and_text_equal_vllms(batch: BatchKind, budget: int) -> No
     for name, case in zip(names, GOLDEN["greedy"], strict=True):
         output = until_end(driver.output(name), eos)
         assert output == case["token_ids"], case["prompt"]
-        detokenizer = IncrementalDetokenizer(tokenizer, case["prompt_token_ids"], skip_special_tokens=True)
-        assert "".join(detokenizer.update([token_id]) for token_id in output) == case["text"]
+        stream = DecodeStream(tokenizer, case["prompt_token_ids"], skip_special_tokens=True)
+        assert "".join(stream.step(token_id) for token_id in output) == case["text"]
 
 
 def share(budget: int, debts: dict[str, int]) -> dict[str, int]:
