@@ -115,6 +115,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: Name of a model at hand (`minivllm model list`), a folder in Hugging Face layout, or a .gguf file.
         tokenizer: Folder or tokenizer.json; None takes the model's own.
+        skip_tokenizer_init: Load no tokenizer: prompts are token ids, and outputs have no text.
         dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
         load_format: "auto" (by file type) or "dummy" (random weights, seeded; needs only config.json).
@@ -123,6 +124,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     tokenizer: str | None = None
+    skip_tokenizer_init: bool = False
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     load_format: Literal["auto", "dummy"] = "auto"
@@ -143,6 +145,7 @@ class VllmConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         batch: How the worker keeps its batch: "slots" (a request never moves) or "rows" (compacted every step).
         stream_interval: Tokens from one output of a request to the next; its first and last output always come.
+        attention_backend: Its name, to have that one or an error; None takes the best that can run.
     """
 
     model_config: ModelConfig
@@ -150,6 +153,7 @@ class VllmConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_config: SchedulerConfig = SchedulerConfig()
     batch: BatchKind = "slots"
     stream_interval: int = 1
+    attention_backend: str | None = None
 
     def __post_init__(self) -> None:
         _at_least("stream_interval", self.stream_interval, 1)

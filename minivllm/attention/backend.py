@@ -13,6 +13,7 @@ Upstream: vllm/v1/attention/backend.py and vllm/v1/attention/selector.py.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -64,6 +65,7 @@ class AttentionBackend(ABC, Generic[Prepared]):
         value: torch.Tensor,
         kv_cache: torch.Tensor,
         prepared: Prepared,
+        window: int | None = None,
     ) -> torch.Tensor:
         """Write this step's keys and values into the cache, then let each query see its request's tokens up to itself.
 
@@ -73,21 +75,53 @@ class AttentionBackend(ABC, Generic[Prepared]):
             value: (tokens, num_kv_heads, head_dim).
             kv_cache: (2, num_blocks, block_size, num_kv_heads, head_dim).
             prepared: What `prepare` returned for this step.
+            window: This layer's sliding window: a query sees so many tokens, itself included; None is all. One of the
+                windows that the backend was made for.
 
         Returns:
             (tokens, num_heads, head_dim)
         """
 
 
+# In the order of preference.
+_BACKENDS = ("triton", "torch_sdpa")
+
+
 def select_backend(
-    device: torch.device, head_dim: int, dtype: torch.dtype
+    device: torch.device,
+    head_dim: int,
+    dtype: torch.dtype,
+    windows: Collection[int | None] = (None,),
+    forced: str | None = None,
 ) -> tuple[AttentionBackend[Any], dict[str, str]]:
     """Choose the attention backend for a device, a head size and a precision.
 
+    Args:
+        device: Where the model is.
+        head_dim: Its head size.
+        dtype: Its precision.
+        windows: The different sliding windows of its layers; None among them is full attention.
+        forced: A backend's name, to have that one or an error; None takes the best that can run.
+
     Returns:
-        The backend, and for every backend considered the reason why it was taken or left.
+        The backend, and for every backend the reason why it was taken or left.
+
+    Raises:
+        ValueError: The forced backend is unknown, or cannot run here.
     """
     from minivllm.attention.torch_sdpa import TorchSdpaBackend
 
-    reasons = {TorchSdpaBackend.name: f"taken: runs on any device, here {device.type}, {dtype}, head size {head_dim}"}
-    return TorchSdpaBackend(), reasons
+    if forced is not None and forced not in _BACKENDS:
+        raise ValueError(f"unknown attention backend {forced!r}; known are {', '.join(_BACKENDS)}")
+    obstacles = {"triton": _why_not_triton(device)}
+    if forced in obstacles:
+        raise ValueError(f"attention backend {forced!r} cannot run: {obstacles[forced]}; leave the choice open")
+    chosen = "it was asked for, and runs" if forced else "runs"
+    reasons = {name: f"left: {obstacle}" for name, obstacle in obstacles.items()}
+    reasons["torch_sdpa"] = f"taken: {chosen} on any device, here {device.type}, {dtype}, head size {head_dim}"
+    return TorchSdpaBackend(windows), reasons
+
+
+def _why_not_triton(device: torch.device) -> str:
+    here = "" if device.type == "cuda" else f"the model is on a {device.type.upper()}, not on a GPU, and "
+    return f"{here}attention is not written in Triton yet"

@@ -5,6 +5,9 @@ Pages are gathered token by token through the block table, and each kind of requ
     one new token     all such requests at once: keys padded to the longest, the padding masked
     several tokens    one call per request: queries see the past and, causally, each other
 
+A sliding window narrows what is gathered: of the tokens before it, a query sees the last few. Layers may differ in
+their window, so a batch is prepared once for each.
+
 Only slots that a request owns and has written are ever read: padding repeats the request's own last token, because a
 masked NaN in somebody else's page would still turn the sum into NaN (0 * NaN).
 
@@ -13,6 +16,7 @@ Upstream: vllm/v1/attention/backends/cpu_attn.py.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +33,7 @@ class DecodeGroup:
     """The requests with one new token."""
 
     tokens: torch.Tensor  # (requests,) their rows in the flat batch
-    context_slots: torch.Tensor  # (requests * longest,)
+    context_slots: torch.Tensor  # (requests * longest,), longest within the window
     mask: torch.Tensor | None  # (requests, 1, 1, longest), 0 or -inf; None if all are equally long
 
 
@@ -39,8 +43,16 @@ class PrefillSpan:
 
     start: int
     end: int
-    context_slots: torch.Tensor  # (seq_len,)
-    mask: torch.Tensor | None  # (end - start, seq_len), 0 or -inf; None if the whole sequence is new (plain causal)
+    context_slots: torch.Tensor  # (context,): seq_len, or less where the window hides the first tokens from all queries
+    mask: torch.Tensor | None  # (end - start, context), 0 or -inf; None if the whole sequence is new (plain causal)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Who sees what, under one window."""
+
+    decodes: DecodeGroup | None
+    prefills: list[PrefillSpan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +60,25 @@ class SdpaBatch:
     """A step's batch, prepared for `TorchSdpaBackend.forward`."""
 
     slot_mapping: torch.Tensor  # (tokens,)
-    decodes: DecodeGroup | None
-    prefills: list[PrefillSpan]
+    views: dict[int | None, View]  # by window
 
 
 class TorchSdpaBackend(AttentionBackend[SdpaBatch]):
-    """Paged attention by gathering, then torch's scaled_dot_product_attention."""
+    """Paged attention by gathering, then torch's scaled_dot_product_attention.
+
+    Args:
+        windows: The different sliding windows of the model's layers; None among them is full attention.
+    """
 
     name = "torch_sdpa"
 
+    def __init__(self, windows: Collection[int | None] = (None,)) -> None:
+        self._windows = tuple(windows)
+
     def prepare(self, metadata: AttentionMetadata, device: torch.device, dtype: torch.dtype) -> SdpaBatch:
-        query_lens = np.diff(metadata.query_start_loc)
-        decodes = np.flatnonzero(query_lens == 1)
         return SdpaBatch(
             slot_mapping=torch.from_numpy(metadata.slot_mapping).to(device),
-            decodes=_decode_group(metadata, decodes, device, dtype) if len(decodes) else None,
-            prefills=[_prefill_span(metadata, i, device, dtype) for i in np.flatnonzero(query_lens > 1).tolist()],
+            views={window: _view(metadata, window, device, dtype) for window in self._windows},
         )
 
     @on_map(
@@ -79,17 +94,19 @@ class TorchSdpaBackend(AttentionBackend[SdpaBatch]):
         value: torch.Tensor,
         kv_cache: torch.Tensor,
         prepared: SdpaBatch,
+        window: int | None = None,
     ) -> torch.Tensor:
+        view = prepared.views[window]
         keys, values = kv_cache.flatten(1, 2)  # (slots, kv_heads, head_dim) each
         keys.index_copy_(0, prepared.slot_mapping, key)
         values.index_copy_(0, prepared.slot_mapping, value)
-        if prepared.decodes is not None and not prepared.prefills:
-            return _decode(query, keys, values, prepared.decodes)
+        if view.decodes is not None and not view.prefills:
+            return _decode(query, keys, values, view.decodes)
         out = torch.empty_like(query)
-        if prepared.decodes is not None:
-            tokens = prepared.decodes.tokens
-            out[tokens] = _decode(query[tokens], keys, values, prepared.decodes)
-        for span in prepared.prefills:
+        if view.decodes is not None:
+            tokens = view.decodes.tokens
+            out[tokens] = _decode(query[tokens], keys, values, view.decodes)
+        for span in view.prefills:
             out[span.start : span.end] = _prefill(query[span.start : span.end], keys, values, span)
         return out
 
@@ -120,11 +137,26 @@ def _prefill(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, span
     return out.squeeze(0).transpose(0, 1)
 
 
+def _view(metadata: AttentionMetadata, window: int | None, device: torch.device, dtype: torch.dtype) -> View:
+    query_lens = np.diff(metadata.query_start_loc)
+    decodes = np.flatnonzero(query_lens == 1)
+    spans = np.flatnonzero(query_lens > 1).tolist()
+    return View(
+        decodes=_decode_group(metadata, decodes, window, device, dtype) if len(decodes) else None,
+        prefills=[_prefill_span(metadata, i, window, device, dtype) for i in spans],
+    )
+
+
 def _decode_group(
-    metadata: AttentionMetadata, requests: NDArray[np.intp], device: torch.device, dtype: torch.dtype
+    metadata: AttentionMetadata,
+    requests: NDArray[np.intp],
+    window: int | None,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> DecodeGroup:
     seq_lens = metadata.seq_lens[requests][:, None]  # (requests, 1)
-    positions = np.arange(seq_lens.max())[None, :]  # (1, longest)
+    first = 0 if window is None else np.maximum(seq_lens - window, 0)
+    positions = first + np.arange((seq_lens - first).max())[None, :]  # (requests or 1, longest)
     slots = _slots(metadata, requests[:, None], np.minimum(positions, seq_lens - 1))
     padding = torch.from_numpy(positions >= seq_lens).to(device)  # (requests, longest)
     mask = torch.zeros(padding.shape, device=device, dtype=dtype).masked_fill_(padding, float("-inf"))
@@ -135,15 +167,22 @@ def _decode_group(
     )
 
 
-def _prefill_span(metadata: AttentionMetadata, request: int, device: torch.device, dtype: torch.dtype) -> PrefillSpan:
+def _prefill_span(
+    metadata: AttentionMetadata, request: int, window: int | None, device: torch.device, dtype: torch.dtype
+) -> PrefillSpan:
     start, end = (int(x) for x in metadata.query_start_loc[request : request + 2])
     seq_len = int(metadata.seq_lens[request])
     computed = seq_len - (end - start)
+    first = 0 if window is None else max(computed + 1 - window, 0)  # the first token that the first query sees
     mask = None
-    if computed:
-        # Query i stands at position computed + i, and sees everything up to there.
-        mask = torch.full((end - start, seq_len), float("-inf"), device=device, dtype=dtype).triu_(computed + 1)
-    slots = _slots(metadata, np.array([request]), np.arange(seq_len))
+    if computed or (window is not None and window < seq_len):
+        # Query i stands at position computed + i, and sees everything up to there, or its last `window` tokens.
+        visible = torch.ones((end - start, seq_len - first), device=device, dtype=torch.bool)
+        visible = visible.tril_(computed - first)
+        if window is not None:
+            visible = visible.triu_(computed - first + 1 - window)
+        mask = torch.zeros(visible.shape, device=device, dtype=dtype).masked_fill_(~visible, float("-inf"))
+    slots = _slots(metadata, np.array([request]), np.arange(first, seq_len))
     return PrefillSpan(start, end, torch.from_numpy(slots).to(device), mask)
 
 

@@ -20,6 +20,7 @@ class EngineArgs:
 
     model: str = DEFAULT_MODEL
     tokenizer: str | None = None
+    skip_tokenizer_init: bool = False
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     load_format: Literal["auto", "dummy"] = "auto"
@@ -40,6 +41,7 @@ class EngineArgs:
     async_scheduling: bool = False
     batch: BatchKind = "slots"
     stream_interval: int = 1
+    attention_backend: str | None = None
 
     @classmethod
     def from_kwargs(cls, **kwargs: Any) -> EngineArgs:
@@ -72,6 +74,7 @@ class EngineArgs:
             model_config=ModelConfig(
                 model=self.model,
                 tokenizer=self.tokenizer,
+                skip_tokenizer_init=self.skip_tokenizer_init,
                 dtype=self.dtype,
                 device=self.device,
                 load_format=self.load_format,
@@ -97,4 +100,5 @@ class EngineArgs:
             ),
             batch=self.batch,
             stream_interval=self.stream_interval,
+            attention_backend=self.attention_backend,
         )

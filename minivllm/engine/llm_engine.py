@@ -67,7 +67,8 @@ class LLMEngine:
         executor = UniProcExecutor(vllm_config)
         cache_config = msgspec.structs.replace(vllm_config.cache_config, num_gpu_blocks=executor.num_gpu_blocks)
         vllm_config = msgspec.structs.replace(vllm_config, cache_config=cache_config)
-        tokenizer = load_tokenizer(Path(args.tokenizer) if args.tokenizer else files.path)
+        own = Path(args.tokenizer) if args.tokenizer else files.path
+        tokenizer = None if args.skip_tokenizer_init else load_tokenizer(own)
         return cls(vllm_config, EngineCore(vllm_config, executor), tokenizer, model.vocab_size, model.eos_token_ids)
 
     @on_map("engine add request", vllm="vllm/v1/engine/llm_engine.py::LLMEngine.add_request", process="frontend")

@@ -36,6 +36,8 @@ def inverse_frequencies(head_dim: int, rope: RopeConfig) -> torch.Tensor:
     frequencies = 1.0 / rope.theta ** (torch.arange(0, head_dim, 2).float() / head_dim)
     if rope.kind == "linear":
         return frequencies / rope.factor
+    if rope.kind == "factors":
+        return frequencies / torch.tensor(rope.factors)
     if rope.kind == "llama3":
         return _stretch_low_frequencies(frequencies, rope)
     return frequencies

@@ -1,36 +1,53 @@
-"""Owns what a model *is*: its sizes and its rope, read from config.json and checked. No torch.
+"""Owns what a model *is*: its sizes, its rope and its windows, read from config.json and checked. No torch.
 
 A feature that the code does not compute is refused by name here: a model that loads but computes something else is
-the worst failure an engine can have.
+the worst failure an engine can have. Which features an architecture may have stands in `minivllm.models.registry`.
 
-Upstream: transformers' LlamaConfig, which vLLM reads in the same way.
+Upstream: transformers' configuration classes (LlamaConfig and its siblings), which vLLM reads in the same way.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from minivllm.models.errors import ModelError
+from minivllm.models.registry import Architecture, architecture_of
+
+# Far beyond any model: what is larger is damage, and must not become an allocation.
+_MOST = {"num_hidden_layers": 2**10}
+_MOST_OF_ANYTHING = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary position embedding. `kind` "linear" and "llama3" stretch it to longer contexts than it was trained on."""
+    """Rotary position embedding. Every `kind` but "default" stretches it to longer contexts than it was trained on.
+
+    "factors" divides the frequency of each pair by a number of its own: what "llama3" comes to, written out by GGUF.
+    """
 
     theta: float = 10000.0
-    kind: Literal["default", "linear", "llama3"] = "default"
+    kind: Literal["default", "linear", "llama3", "factors"] = "default"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position_embeddings: int = 8192
+    factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class LlamaConfig:
-    """Sizes of a Llama-shaped decoder. `dtype` is the checkpoint's own, None if it does not say."""
+class DecoderConfig:
+    """A decoder of Llama's shape.
+
+    Attributes:
+        dtype: The checkpoint's own, None if it does not say.
+        attention_bias, mlp_bias: What config.json says; an architecture may have a bias of its own accord.
+        sliding_window: Tokens that a query sees, itself included; None is all.
+        full_attention_layers: Layers to which the window does not apply.
+    """
 
     architecture: str
     vocab_size: int
@@ -46,6 +63,19 @@ class LlamaConfig:
     tie_word_embeddings: bool
     eos_token_ids: tuple[int, ...]
     dtype: str | None
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    sliding_window: int | None = None
+    full_attention_layers: frozenset[int] = frozenset()
+
+    def window_of(self, layer: int) -> int | None:
+        """How many tokens a query of one layer sees; None is all."""
+        return None if layer in self.full_attention_layers else self.sliding_window
+
+    @property
+    def windows(self) -> frozenset[int | None]:
+        """The different windows of all layers."""
+        return frozenset(self.window_of(layer) for layer in range(self.num_hidden_layers))
 
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
@@ -70,7 +100,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-def from_folder(folder: Path) -> LlamaConfig:
+def from_folder(folder: Path) -> DecoderConfig:
     """Read and check config.json (and generation_config.json, for the end-of-sequence ids) of a Hugging Face folder."""
     file = folder / "config.json"
     raw = read_json(file)
@@ -80,46 +110,98 @@ def from_folder(folder: Path) -> LlamaConfig:
         raise ModelError(f"{file}: {error}") from None
 
 
-def from_dict(raw: dict[str, Any]) -> LlamaConfig:
+def from_dict(raw: dict[str, Any]) -> DecoderConfig:
     """Check a configuration under config.json's keys, wherever it comes from."""
     architectures = raw.get("architectures")
     if not isinstance(architectures, list) or not architectures:
         raise ModelError("key 'architectures' must name the model's class, e.g. [\"LlamaForCausalLM\"]")
-    _refuse_unsupported(raw)
+    architecture = architecture_of(str(architectures[0]))
+    raw = architecture.defaults | {key: value for key, value in raw.items() if value is not None or key in _NULLABLE}
+    _refuse_unsupported(raw, architecture)
     hidden_size = _positive_int(raw, "hidden_size")
+    layers = _positive_int(raw, "num_hidden_layers")
     heads = _positive_int(raw, "num_attention_heads")
     if raw.get("head_dim") is None and hidden_size % heads:
         raise ModelError(f"hidden_size ({hidden_size}) must be a multiple of num_attention_heads ({heads})")
-    return LlamaConfig(
-        architecture=str(architectures[0]),
+    window = _sliding_window(raw, architecture)
+    return DecoderConfig(
+        architecture=architecture.name,
         vocab_size=_positive_int(raw, "vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=_positive_int(raw, "intermediate_size"),
-        num_hidden_layers=_positive_int(raw, "num_hidden_layers"),
+        num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=_positive_int(raw, "num_key_value_heads", heads),
         head_dim=_positive_int(raw, "head_dim", hidden_size // heads),
         max_position_embeddings=_positive_int(raw, "max_position_embeddings", 2048),
         rms_norm_eps=_positive_float(raw, "rms_norm_eps", 1e-6),
         rope=_rope(raw),
-        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        tie_word_embeddings=_flag(raw, "tie_word_embeddings"),
         eos_token_ids=_token_ids(raw, "eos_token_id"),
-        dtype=raw.get("dtype") or raw.get("torch_dtype"),
+        dtype=_dtype(raw),
+        attention_bias=_flag(raw, "attention_bias"),
+        mlp_bias=_flag(raw, "mlp_bias"),
+        sliding_window=window,
+        full_attention_layers=frozenset() if window is None else _full_attention_layers(raw, layers),
     )
 
 
-def _refuse_unsupported(raw: dict[str, Any]) -> None:
-    for key, supported in (
-        ("hidden_act", "silu"),
-        ("attention_bias", False),
-        ("mlp_bias", False),
-        ("sliding_window", None),
-        ("quantization_config", None),
-    ):
+# Keys for which null says something else than an absent key.
+_NULLABLE = ("sliding_window",)
+
+
+def _refuse_unsupported(raw: dict[str, Any], architecture: Architecture) -> None:
+    method = raw.get("quantization_config")
+    if method is not None:
+        name = method.get("quant_method") if isinstance(method, dict) else method
+        raise ModelError(
+            f"quantization_config asks for {name!r}, and this engine reads quantised weights only from .gguf files"
+        )
+    for key, supported in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
         value = raw.get(key, supported)
-        if value != supported:
-            shown = "set" if isinstance(value, dict) else repr(value)
-            raise ModelError(f"{key} is {shown}, and this engine supports only {supported!r}")
+        if value != supported and key not in architecture.features:
+            raise ModelError(f"{key} is {value!r}, and {architecture.name} is supported only with {supported!r}")
+
+
+def _sliding_window(raw: dict[str, Any], architecture: Architecture) -> int | None:
+    if "use_sliding_window" in architecture.features and not _flag(raw, "use_sliding_window"):
+        return None
+    if raw.get("sliding_window") is None:
+        return None
+    window = _positive_int(raw, "sliding_window")
+    if not {"sliding_window", "use_sliding_window"} & set(architecture.features):
+        raise ModelError(f"sliding_window is {window}, and {architecture.name} is supported only without one")
+    return window
+
+
+def _full_attention_layers(raw: dict[str, Any], layers: int) -> frozenset[int]:
+    """Layers without the window: listed by `layer_types`, or the first `max_window_layers`."""
+    types = raw.get("layer_types")
+    if types is None:
+        first_with_window = raw.get("max_window_layers", 0)
+        if not isinstance(first_with_window, int) or first_with_window < 0:
+            raise ModelError(f"max_window_layers must be an integer of at least 0, got {first_with_window!r}")
+        return frozenset(range(min(first_with_window, layers)))
+    if not isinstance(types, list) or len(types) != layers:
+        raise ModelError(f"layer_types must be a list with one entry for each of the {layers} layers, got {types!r}")
+    for kind in types:
+        if kind not in ("full_attention", "sliding_attention"):
+            raise ModelError(f"layer type {kind!r} is not supported; supported are full_attention, sliding_attention")
+    return frozenset(i for i, kind in enumerate(types) if kind == "full_attention")
+
+
+def _dtype(raw: dict[str, Any]) -> str | None:
+    value = raw.get("dtype") or raw.get("torch_dtype")
+    if value is not None and not isinstance(value, str):
+        raise ModelError(f"dtype must be a string, got {value!r}")
+    return value
+
+
+def _flag(raw: dict[str, Any], key: str) -> bool:
+    value = raw.get(key, False)
+    if not isinstance(value, bool):
+        raise ModelError(f"{key} must be true or false, got {value!r}")
+    return value
 
 
 def _rope(raw: dict[str, Any]) -> RopeConfig:
@@ -128,6 +210,8 @@ def _rope(raw: dict[str, Any]) -> RopeConfig:
     if not isinstance(parameters, dict):
         raise ModelError(f"rope parameters must be an object, got {parameters!r}")
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    if kind == "factors" and (factors := parameters.get("factors")):  # made by GGUF's reader, never by config.json
+        return RopeConfig(_positive_float(parameters, "rope_theta"), kind="factors", factors=tuple(factors))
     if kind not in ("default", "linear", "llama3"):
         raise ModelError(f"rope type {kind!r} is not supported; supported are default, linear and llama3")
     if parameters.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) != 1.0:
@@ -169,6 +253,8 @@ def _positive_int(raw: dict[str, Any], key: str, default: int | None = None) -> 
         raise ModelError(f"key {key!r} is missing")
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ModelError(f"{key} must be an integer of at least 1, got {value!r}")
+    if value > (most := _MOST.get(key, _MOST_OF_ANYTHING)):
+        raise ModelError(f"{key} is {value}, and no model has more than {most}")
     return value
 
 
@@ -177,6 +263,6 @@ def _positive_float(raw: dict[str, Any], key: str, default: float | None = None)
     value = default if value is None else value
     if value is None:
         raise ModelError(f"key {key!r} is missing")
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise ModelError(f"{key} must be a number above 0, got {value!r}")
     return float(value)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from minivllm.models.config import LlamaConfig, from_dict
+from minivllm.models.config import DecoderConfig, from_dict
 from minivllm.models.errors import ModelError
 from minivllm.models.gguf_header import GGUFTensor, read_header
 
@@ -61,7 +61,7 @@ class GGUFFile:
         self._tensors = {_hugging_face_name(tensor.name): tensor for tensor in header.tensors}
         self.config = self._config()
 
-    def _config(self) -> LlamaConfig:
+    def _config(self) -> DecoderConfig:
         kind = self._metadata.get("general.architecture")
         if kind not in _ARCHITECTURES:
             known = ", ".join(_ARCHITECTURES)

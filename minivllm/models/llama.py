@@ -1,42 +1,48 @@
 """Owns the Llama architecture: Llama 2 and 3, SmolLM2, and everything shaped like them.
 
-Query, key and value are one matrix product, gate and up are another: `weight_slots` says which rows of a fused weight
-each tensor of a checkpoint fills.
+It is also the template: the other models here are Llama with a difference, and say only that. Query, key and value are
+one matrix product, gate and up are another: `weight_slots` says which rows each tensor of a checkpoint fills.
 
 Upstream: vllm/model_executor/models/llama.py.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from minivllm.attention.backend import AttentionBackend
-from minivllm.layers.linear import linear
+from minivllm.layers.linear import Linear, linear
 from minivllm.layers.norm import RMSNorm
 from minivllm.layers.rotary import RotaryEmbedding, rotate
-from minivllm.models.config import LlamaConfig
+from minivllm.models.config import DecoderConfig
 from minivllm.sourcemap.registry import on_map
-
-
-def _weight(rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> nn.Parameter:
-    return nn.Parameter(torch.empty(rows, columns, device=device, dtype=dtype), requires_grad=False)
 
 
 class LlamaAttention(nn.Module):
     """Projections around attention; several query heads share one key and value head (GQA)."""
 
-    def __init__(self, config: LlamaConfig, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, config: DecoderConfig, layer: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         self.head_dim = config.head_dim
         self.heads = config.num_attention_heads
         self.kv_heads = config.num_key_value_heads
+        self.window = config.window_of(layer)
+        qkv_bias, output_bias = self.has_bias(config)
         rows = (self.heads + 2 * self.kv_heads) * self.head_dim
-        self.qkv_proj = _weight(rows, config.hidden_size, device, dtype)
-        self.o_proj = _weight(config.hidden_size, self.heads * self.head_dim, device, dtype)
+        self.qkv_proj = Linear(config.hidden_size, rows, device, dtype, bias=qkv_bias)
+        self.o_proj = Linear(self.heads * self.head_dim, config.hidden_size, device, dtype, bias=output_bias)
+
+    def has_bias(self, config: DecoderConfig) -> tuple[bool, bool]:
+        """Whether query, key and value have a bias, and whether the output has one."""
+        return config.attention_bias, config.attention_bias
+
+    def before_rotation(self, query_and_key: torch.Tensor) -> torch.Tensor:
+        """What happens to the heads of query and key before they are rotated: (tokens, q + k heads, head_dim)."""
+        return query_and_key
 
     def forward(
         self,
@@ -46,43 +52,47 @@ class LlamaAttention(nn.Module):
         attention: AttentionBackend[Any],
         metadata: Any,
     ) -> torch.Tensor:
-        qkv = linear(hidden, self.qkv_proj).view(len(hidden), -1, self.head_dim)  # (tokens, q + k + v heads, head_dim)
-        rotated = rotate(qkv[:, : self.heads + self.kv_heads], *rotation)
-        query, key = rotated[:, : self.heads], rotated[:, self.heads :]
-        value = qkv[:, self.heads + self.kv_heads :]
-        out = attention.forward(query, key, value, kv_cache, metadata)  # (tokens, heads, head_dim)
-        return linear(out.flatten(1), self.o_proj)
+        qkv = self.qkv_proj.forward(hidden).view(len(hidden), -1, self.head_dim)  # (tokens, q + k + v heads, head_dim)
+        query_and_key, value = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
+        rotated = rotate(self.before_rotation(query_and_key), *rotation)
+        query, key = rotated.tensor_split((self.heads,), dim=1)
+        out = attention.forward(query, key, value, kv_cache, metadata, self.window)  # (tokens, heads, head_dim)
+        return self.o_proj.forward(out.flatten(1))
 
     def weight_slots(self) -> dict[str, torch.Tensor]:
-        first_k, first_v = self.heads * self.head_dim, (self.heads + self.kv_heads) * self.head_dim
-        q, k, v = self.qkv_proj.tensor_split((first_k, first_v))
-        return {"q_proj.weight": q, "k_proj.weight": k, "v_proj.weight": v, "o_proj.weight": self.o_proj}
+        q_rows, kv_rows = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        slots = self.qkv_proj.slots(q_proj=q_rows, k_proj=kv_rows, v_proj=kv_rows)
+        return slots | self.o_proj.slots(o_proj=len(self.o_proj.weight))
 
 
 class LlamaMLP(nn.Module):
     """down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, config: LlamaConfig, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
-        self.gate_up_proj = _weight(2 * config.intermediate_size, config.hidden_size, device, dtype)
-        self.down_proj = _weight(config.hidden_size, config.intermediate_size, device, dtype)
+        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.gate_up_proj = Linear(hidden, 2 * inner, device, dtype, bias=bias)
+        self.down_proj = Linear(inner, hidden, device, dtype, bias=bias)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        gate, up = linear(hidden, self.gate_up_proj).chunk(2, dim=-1)  # (tokens, intermediate) each
-        return linear(F.silu(gate, inplace=True) * up, self.down_proj)
+        gate, up = self.gate_up_proj.forward(hidden).chunk(2, dim=-1)  # (tokens, intermediate) each
+        return self.down_proj.forward(F.silu(gate, inplace=True) * up)
 
     def weight_slots(self) -> dict[str, torch.Tensor]:
-        gate, up = self.gate_up_proj.chunk(2)
-        return {"gate_proj.weight": gate, "up_proj.weight": up, "down_proj.weight": self.down_proj}
+        inner = len(self.gate_up_proj.weight) // 2
+        slots = self.gate_up_proj.slots(gate_proj=inner, up_proj=inner)
+        return slots | self.down_proj.slots(down_proj=len(self.down_proj.weight))
 
 
 class LlamaDecoderLayer(nn.Module):
     """Attention, then MLP, each around a residual connection."""
 
-    def __init__(self, config: LlamaConfig, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: DecoderConfig, attention: LlamaAttention, device: torch.device, dtype: torch.dtype
+    ) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, device, dtype)
-        self.self_attn = LlamaAttention(config, device, dtype)
+        self.self_attn = attention
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, device, dtype)
         self.mlp = LlamaMLP(config, device, dtype)
 
@@ -112,14 +122,22 @@ class LlamaDecoderLayer(nn.Module):
 class Llama(nn.Module):
     """Embedding, decoder layers, final norm, and the language model head."""
 
-    def __init__(self, config: LlamaConfig, device: torch.device, dtype: torch.dtype) -> None:
+    attention_class: ClassVar[type[LlamaAttention]] = LlamaAttention
+
+    def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = _weight(config.vocab_size, config.hidden_size, device, dtype)
-        self.layers = nn.ModuleList(LlamaDecoderLayer(config, device, dtype) for _ in range(config.num_hidden_layers))
+        self.embed_tokens = nn.Parameter(
+            torch.empty(config.vocab_size, config.hidden_size, device=device, dtype=dtype), requires_grad=False
+        )
+        attentions = [self.attention_class(config, i, device, dtype) for i in range(config.num_hidden_layers)]
+        self.layers = nn.ModuleList(LlamaDecoderLayer(config, attention, device, dtype) for attention in attentions)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, device, dtype)
-        tied = config.tie_word_embeddings
-        self.lm_head = self.embed_tokens if tied else _weight(config.vocab_size, config.hidden_size, device, dtype)
+        self.lm_head = (
+            self.embed_tokens
+            if config.tie_word_embeddings
+            else nn.Parameter(torch.empty_like(self.embed_tokens), requires_grad=False)
+        )
         self.rotary = RotaryEmbedding(config.head_dim, config.rope, device, dtype)
 
     @on_map(

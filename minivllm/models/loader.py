@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from minivllm.models.config import LlamaConfig, from_folder
+from minivllm.models.config import DecoderConfig, from_folder
 from minivllm.models.errors import ModelError
 from minivllm.models.gguf_file import GGUFFile
 from minivllm.models.model_zoo import ModelFiles
@@ -25,7 +25,7 @@ class ModelLoader:
     def __init__(self, files: ModelFiles) -> None:
         self._files = files
         self._gguf = GGUFFile(files.path) if files.kind == "gguf" else None
-        self.config: LlamaConfig = self._gguf.config if self._gguf else from_folder(files.path)
+        self.config: DecoderConfig = self._gguf.config if self._gguf else from_folder(files.path)
 
     @on_map(
         "load the weights",
@@ -54,7 +54,7 @@ class ModelLoader:
         return model
 
 
-def _check(config: LlamaConfig, weights: WeightFile) -> None:
+def _check(config: DecoderConfig, weights: WeightFile) -> None:
     """Compare the tensors that the model wants with those that the files have, before any memory is taken."""
     shapes = weights.shapes()
     if config.num_hidden_layers > len(shapes):

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from minivllm.config import VllmConfig
-from minivllm.models.config import LlamaConfig
+from minivllm.models.config import DecoderConfig
 
 # Shares of the free memory that the KV cache takes by default. A CPU's memory belongs to others as well.
 _CPU_SHARE, _GPU_SHARE = 0.25, 0.85
@@ -46,7 +46,7 @@ class KVCacheSizing:
 
 
 def size_kv_cache(
-    vllm_config: VllmConfig, model: LlamaConfig, dtype: torch.dtype, device: torch.device
+    vllm_config: VllmConfig, model: DecoderConfig, dtype: torch.dtype, device: torch.device
 ) -> KVCacheSizing:
     """Decide the number of blocks: what the configuration says, or what the memory allows and the limits can use.
 
@@ -79,7 +79,7 @@ def size_kv_cache(
     return _report(num_blocks, cache.block_size, bytes_per_block, reason)
 
 
-def bytes_per_kv_block(model: LlamaConfig, block_size: int, dtype: torch.dtype) -> int:
+def bytes_per_kv_block(model: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
     """Keys and values of one block, over all layers."""
     numbers_per_token = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim
     return numbers_per_token * block_size * dtype.itemsize

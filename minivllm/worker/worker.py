@@ -65,7 +65,13 @@ class Worker:
             model = self._loader.dummy(self.device, self.dtype, model_config.seed)
         else:
             model = self._loader.load(self.device, self.dtype)
-        attention, self.attention_reasons = select_backend(self.device, model.config.head_dim, self.dtype)
+        attention, self.attention_reasons = select_backend(
+            self.device,
+            model.config.head_dim,
+            self.dtype,
+            model.config.windows,
+            self._config.attention_backend,
+        )
         self._runner = GPUModelRunner(self._config, model, attention, self.device, self.dtype)
 
     @on_map(

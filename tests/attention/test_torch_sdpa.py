@@ -23,12 +23,17 @@ BATCHES = {
 }
 
 
-def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, computed: int) -> torch.Tensor:
-    """The definition, for one sequence: query i sees keys 0 ... computed + i."""
+def attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, computed: int, window: int | None
+) -> torch.Tensor:
+    """The definition, for one sequence: query i sees keys 0 ... computed + i, or the last `window` of them."""
     group = query.shape[1] // keys.shape[1]
     keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
     scores = torch.einsum("qhd,khd->hqk", query, keys) / query.shape[-1] ** 0.5
-    seen = torch.arange(keys.shape[0])[None, :] <= computed + torch.arange(query.shape[0])[:, None]
+    last = computed + torch.arange(query.shape[0])[:, None]
+    seen = torch.arange(keys.shape[0])[None, :] <= last
+    if window is not None:
+        seen &= torch.arange(keys.shape[0])[None, :] > last - window
     weights = scores.masked_fill(~seen, float("-inf")).softmax(dim=-1)
     return torch.einsum("hqk,khd->qhd", weights, values)
 
@@ -36,8 +41,9 @@ def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, comput
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize("block_size", [1, 3, 16, 64])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (5, 1)])
+@pytest.mark.parametrize("window", [None, 1, 8, 100])
 def test_paged_attention_equals_the_definition(
-    batch: list[tuple[int, int]], block_size: int, heads: int, kv_heads: int
+    batch: list[tuple[int, int]], block_size: int, heads: int, kv_heads: int, window: int | None
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     free = torch.randperm(NUM_BLOCKS, generator=generator).tolist()
@@ -61,7 +67,7 @@ def test_paged_attention_equals_the_definition(
         keys.append(k[computed:])
         values.append(v[computed:])
         slot_mapping.append(slot[computed:].numpy())
-        expected.append(attend(q, k, v, computed))
+        expected.append(attend(q, k, v, computed, window))
 
     metadata = AttentionMetadata(
         query_start_loc=np.cumsum([0] + [scheduled for _, scheduled in batch], dtype=np.int32),
@@ -70,13 +76,26 @@ def test_paged_attention_equals_the_definition(
         slot_mapping=np.concatenate(slot_mapping),
         block_size=block_size,
     )
-    backend = TorchSdpaBackend()
+    backend = TorchSdpaBackend([None, 3, window])
     prepared = backend.prepare(metadata, torch.device("cpu"), torch.float32)
-    out = backend.forward(torch.cat(queries), torch.cat(keys), torch.cat(values), kv_cache, prepared)
+    out = backend.forward(torch.cat(queries), torch.cat(keys), torch.cat(values), kv_cache, prepared, window)
     torch.testing.assert_close(out, torch.cat(expected), atol=2e-6, rtol=1e-5)
 
 
 def test_the_selector_says_why() -> None:
     backend, reasons = select_backend(torch.device("cpu"), 64, torch.float32)
     assert backend.name == "torch_sdpa"
-    assert reasons["torch_sdpa"].startswith("taken:")
+    assert reasons == {
+        "triton": "left: the model is on a CPU, not on a GPU, and attention is not written in Triton yet",
+        "torch_sdpa": "taken: runs on any device, here cpu, torch.float32, head size 64",
+    }
+
+
+def test_a_forced_backend_is_taken_or_refused_with_the_reason() -> None:
+    backend, reasons = select_backend(torch.device("cpu"), 64, torch.float32, forced="torch_sdpa")
+    assert backend.name == "torch_sdpa"
+    assert reasons["torch_sdpa"].startswith("taken: it was asked for")
+    with pytest.raises(ValueError, match="'triton' cannot run: the model is on a CPU"):
+        select_backend(torch.device("cpu"), 64, torch.float32, forced="triton")
+    with pytest.raises(ValueError, match="unknown attention backend 'flash'; known are triton, torch_sdpa"):
+        select_backend(torch.device("cpu"), 64, torch.float32, forced="flash")

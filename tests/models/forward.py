@@ -15,7 +15,8 @@ BLOCK_SIZE = 4
 @torch.inference_mode()
 def all_logits(model: CausalLM, token_ids: list[int], chunks: list[int] | None = None) -> torch.Tensor:
     """Logits of every position: (tokens, vocab_size). Pages lie scattered, highest block first."""
-    backend, config = TorchSdpaBackend(), model.config
+    config = model.config
+    backend = TorchSdpaBackend(config.windows)
     dtype = model.weight_slots()["model.norm.weight"].dtype
     num_blocks = -(-len(token_ids) // BLOCK_SIZE)
     shape = backend.kv_cache_shape(num_blocks + 1, BLOCK_SIZE, config.num_key_value_heads, config.head_dim)

@@ -22,6 +22,9 @@ SIZES = {
     "num_key_value_heads": 2,
 }
 
+MISTRAL = {"architectures": ["MistralForCausalLM"]}
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True}
+
 
 def write(folder: Path, **changes: Any) -> Path:
     raw = {key: value for key, value in {**SIZES, **changes}.items() if value != "absent"}
@@ -64,10 +67,22 @@ def test_generation_config_decides_what_ends_a_sequence(tmp_path: Path) -> None:
         ({"num_key_value_heads": 3}, "num_attention_heads (4) must be a multiple of num_key_value_heads (3)"),
         ({"head_dim": 15}, "head_dim must be even"),
         ({"architectures": "absent"}, "key 'architectures' must name the model's class"),
-        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', and this engine supports only 'silu'"),
-        ({"attention_bias": True}, "attention_bias is True"),
-        ({"mlp_bias": True}, "mlp_bias is True"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', and LlamaForCausalLM is supported only with 'silu'"),
+        ({**MISTRAL, "attention_bias": True}, "attention_bias is True, and MistralForCausalLM is supported only with"),
+        ({**MISTRAL, "mlp_bias": True}, "mlp_bias is True"),
+        ({"attention_bias": "yes"}, "attention_bias must be true or false, got 'yes'"),
+        ({"sliding_window": 16}, "sliding_window is 16, and LlamaForCausalLM is supported only without one"),
+        ({**MISTRAL, "sliding_window": 0}, "sliding_window must be an integer of at least 1, got 0"),
+        ({**MISTRAL, "layer_types": ["full_attention"]}, "layer_types must be a list with one entry for each of the 2"),
+        ({**MISTRAL, "layer_types": ["ssm", "ssm"]}, "layer type 'ssm' is not supported"),
+        ({**QWEN3, "max_window_layers": -1}, "max_window_layers must be an integer of at least 0, got -1"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantization_config asks for 'gptq'"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be an integer of at least 1, got 0"),
+        ({"head_dim": -64}, "head_dim must be an integer of at least 1, got -64"),
+        ({"vocab_size": 10**15}, "vocab_size is 1000000000000000, and no model has more than"),
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000, and no model has more than 1024"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps must be a number above 0, got inf"),
+        ({"torch_dtype": 16}, "dtype must be a string, got 16"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope type 'yarn' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "key 'factor' is missing"),
         ({"rope_theta": "big"}, "rope_theta must be a number above 0, got 'big'"),
@@ -88,6 +103,26 @@ def test_a_config_that_is_no_json_object_is_refused(tmp_path: Path, text: str) -
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ModelError, match=r"config\.json"):
         from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({**MISTRAL}, [4096, 4096]),
+        ({**MISTRAL, "sliding_window": None}, [None, None]),
+        ({**MISTRAL, "sliding_window": 8}, [8, 8]),
+        ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8}, [None, None]),
+        ({**QWEN3, "sliding_window": 8, "max_window_layers": 1}, [None, 8]),
+        ({**QWEN3, "sliding_window": 8}, [None, None]),
+        ({**QWEN3, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}, [8, None]),
+        ({"layer_types": ["full_attention", "full_attention"]}, [None, None]),
+    ],
+)
+def test_each_layer_has_the_window_that_the_config_gives_it(
+    tmp_path: Path, changes: dict[str, Any], windows: list[int | None]
+) -> None:
+    config = from_folder(write(tmp_path, **changes))
+    assert [config.window_of(layer) for layer in range(2)] == windows
 
 
 def test_an_unknown_architecture_is_refused_with_the_known_ones() -> None:

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from minivllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
-from minivllm.models.config import LlamaConfig, RopeConfig
+from minivllm.models.config import DecoderConfig, RopeConfig
 from minivllm.worker import kv_cache_sizing
 from minivllm.worker.kv_cache_sizing import KVCacheSizing, size_kv_cache
 
-MODEL = LlamaConfig("LlamaForCausalLM", 100, 64, 96, 2, 4, 2, 16, 512, 1e-6, RopeConfig(), True, (), None)
+MODEL = DecoderConfig("LlamaForCausalLM", 100, 64, 96, 2, 4, 2, 16, 512, 1e-6, RopeConfig(), True, (), None)
 BYTES_PER_BLOCK = 2 * 2 * 16 * 2 * 16 * 4  # key and value, layers, tokens, KV heads, head size, float32
 
 
