@@ -13,6 +13,8 @@ import msgspec
 Semantics = Literal["fixed", "vllm-0.27.1"]
 SchedulerPolicy = Literal["fcfs", "priority"]
 BatchKind = Literal["slots", "rows"]
+# What logprobs tell: log probabilities or logits, as the model gave them or as they were drawn from.
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
 
 
 def _at_least(name: str, value: float, minimum: float) -> None:
@@ -120,6 +122,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
         load_format: "auto" (by file type) or "dummy" (random weights, seeded; needs only config.json).
         seed: Seed of the draws of requests that bring none, and of dummy weights.
+        max_logprobs: Most tokens whose logprobs a request may ask for at each position; -1 is no limit.
+        logprobs_mode: "raw_logprobs", "processed_logprobs" (after penalties, temperature and filters), or the logits
+            themselves, "raw_logits" and "processed_logits". Prompt tokens are never processed.
     """
 
     model: str
@@ -129,8 +134,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     load_format: Literal["auto", "dummy"] = "auto"
     seed: int = 0
+    max_logprobs: int = 20
+    logprobs_mode: LogprobsMode = "raw_logprobs"
 
     def __post_init__(self) -> None:
+        _at_least("max_logprobs", self.max_logprobs, -1)
+        if self.logprobs_mode not in get_args(LogprobsMode):
+            raise ValueError(
+                f"logprobs_mode must be one of {', '.join(get_args(LogprobsMode))}, got {self.logprobs_mode!r}"
+            )
         if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
             raise ValueError(f"dtype must be auto, float32, bfloat16 or float16, got {self.dtype!r}")
         if self.device not in ("auto", "cpu", "cuda"):

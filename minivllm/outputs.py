@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minivllm.logprobs import PromptLogprobs, SampleLogprobs
+
 
 @dataclass(slots=True)
 class CompletionOutput:
@@ -15,6 +17,8 @@ class CompletionOutput:
         token_ids: Likewise the tokens, the one that ended it included.
         finish_reason: None while it goes on; else "stop", "length", "abort", "error" or "repetition".
         stop_reason: The stop id or the stop string that ended it; None for the end-of-sequence token.
+        logprobs: The scores of `token_ids`, if asked for.
+        cumulative_logprob: The sum of the scores of all tokens so far, if asked for.
     """
 
     index: int
@@ -22,6 +26,8 @@ class CompletionOutput:
     token_ids: list[int]
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    logprobs: SampleLogprobs | None = None
+    cumulative_logprob: float | None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -30,6 +36,9 @@ class CompletionOutput:
         """Append what came later."""
         self.text += new.text
         self.token_ids = self.token_ids + new.token_ids
+        if self.logprobs is not None and new.logprobs is not None:
+            self.logprobs = self.logprobs + new.logprobs
+        self.cumulative_logprob = new.cumulative_logprob
         self.finish_reason = new.finish_reason
         self.stop_reason = new.stop_reason
 
@@ -45,6 +54,7 @@ class RequestOutput:
         outputs: Its completions; while it goes on, those that have something new.
         finished: Whether all of them are done.
         num_cached_tokens: Prompt tokens that came from the prefix cache; None before the first output.
+        prompt_logprobs: The scores of the prompt's tokens, if asked for. Nothing is known of the first one: None.
     """
 
     request_id: str
@@ -53,6 +63,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     num_cached_tokens: int | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Merge a later output into this one.
@@ -64,6 +75,7 @@ class RequestOutput:
         self.finished |= next_output.finished
         if next_output.num_cached_tokens is not None:
             self.num_cached_tokens = next_output.num_cached_tokens
+        self.prompt_logprobs = self.prompt_logprobs or next_output.prompt_logprobs
         places = {completion.index: place for place, completion in enumerate(self.outputs)}
         for completion in next_output.outputs:
             place = places.get(completion.index)

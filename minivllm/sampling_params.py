@@ -10,12 +10,13 @@ import enum
 
 import msgspec
 
+from minivllm.sampling_checks import check, normalize
+
 # Temperatures below this are greedy: the argmax, no draw. vLLM uses the same threshold.
 SAMPLING_EPS = 1e-5
+# Filled in by the frontend; no caller sets them.
+INTERNAL_FIELDS = frozenset({"eos_token_id", "all_stop_token_ids", "bad_words_token_ids"})
 
-# The worker keeps parameters in arrays of 32 bits.
-_MAX_FLOAT32 = 3.4e38
-_MAX_INT32 = 2**31 - 1
 # Each completion is a request of its own, and each stop string is searched for at every token.
 MAX_N = 16384
 MAX_STOP_STRINGS = 1024
@@ -56,12 +57,22 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     Attributes:
         n: Completions to generate for the prompt, each with a draw of its own.
-        temperature: 0 is greedy. Logits are divided by it before the draw.
+        presence_penalty: Subtracted once from the logit of every token that the output has. In [-2, 2].
+        frequency_penalty: Subtracted for each time that the output has the token. In [-2, 2].
+        repetition_penalty: Positive logits of tokens in the prompt or the output are divided by it, negative ones
+            multiplied. Above 0; 1 is off.
+        temperature: 0 is greedy. Logits are divided by it before the draw. At most 2; above 0 at least 0.01.
         top_p: Keep the smallest set of tokens whose probability reaches this. 1 keeps all.
         top_k: Keep this many most likely tokens. 0 or -1 keeps all.
         min_p: Drop tokens less likely than this times the most likely one. 0 keeps all.
         seed: Makes the draw depend on (seed, position) only, not on the batch or on earlier requests. Completion i
             of several draws with seed + i.
+        logit_bias: Added to the logits of these token ids.
+        allowed_token_ids: Nothing else is sampled.
+        bad_words: Texts that the output must not contain: the last token of one is never sampled where it would
+            complete it.
+        logprobs: Return the log probabilities of this many most likely tokens, and of the sampled one. -1 is all.
+        prompt_logprobs: The same for each prompt token. The whole prompt is computed then, cached or not.
         max_tokens: Output length limit; None means up to the model's length.
         min_tokens: No stop by end-of-sequence or stop id before this many output tokens.
         stop: Strings that finish the request when the text contains one. The text ends before it.
@@ -74,14 +85,24 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         output_kind: What each output holds.
         skip_reading_prefix_cache: Compute the whole prompt even if parts of it are cached.
         eos_token_id: Set by the frontend from the model; callers leave it alone.
+        all_stop_token_ids: Set by the frontend: what min_tokens keeps from being sampled.
+        bad_words_token_ids: Set by the frontend: the token sequences of bad_words.
     """
 
     n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
     seed: int | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
     max_tokens: int | None = 16
     min_tokens: int = 0
     stop: str | tuple[str, ...] = ()
@@ -94,16 +115,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     skip_reading_prefix_cache: bool = False
     eos_token_id: int | None = None
+    all_stop_token_ids: tuple[int, ...] = ()
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature <= _MAX_FLOAT32:
-            raise ValueError(f"temperature must be 0 or more and finite, got {self.temperature}")
-        if not 0.0 < self.top_p <= 1.0:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
-        if not -1 <= self.top_k <= _MAX_INT32:
-            raise ValueError(f"top_k must be -1 or 0 (keep all), or 1 to {_MAX_INT32}, got {self.top_k}")
-        if not 0.0 <= self.min_p <= 1.0:
-            raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
+        normalize(self)
+        check(self)
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
         if self.min_tokens < 0:

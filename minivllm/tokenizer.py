@@ -13,6 +13,8 @@ import tokenizers
 from minivllm.models.config import read_json
 from minivllm.models.errors import ModelError
 
+# How vocabularies of the SentencePiece family write a space.
+_SPACE_MARK = "\u2581"
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -54,6 +56,16 @@ class Tokenizer:
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def piece(self, token_id: int) -> str:
+        """What one token adds to a text: with the space that decoding drops at the beginning of one. "" for an id
+        without a token."""
+        raw = self.backend.id_to_token(token_id)
+        if raw is None:
+            return ""
+        text = self.decode([token_id], skip_special_tokens=False)
+        num_spaces = len(raw) - len(raw.lstrip(_SPACE_MARK))
+        return " " * (num_spaces - (len(text) - len(text.lstrip(" ")))) + text
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self._special_ids

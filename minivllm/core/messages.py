@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from minivllm.core.request import FinishReason, LoRARequest, MultiModalItem
+from minivllm.core.scheduler_output import LogprobsLists
 from minivllm.sampling_params import SamplingParams
 
 
@@ -45,6 +46,8 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True, array_li
         finish_reason: None while it goes on.
         stop_reason: The stop id that ended it; None for the end-of-sequence token.
         num_cached_tokens: With the first output: prompt tokens that were found in the prefix cache.
+        new_logprobs: Scores of `new_token_ids`, if asked for.
+        new_prompt_logprobs: With the first output: scores of the prompt's tokens from the second on, if asked for.
         error: Why the core refused the request; then `finish_reason` is ERROR and there are no tokens.
     """
 
@@ -53,6 +56,8 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True, array_li
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     num_cached_tokens: int | None = None
+    new_logprobs: LogprobsLists | None = None
+    new_prompt_logprobs: LogprobsLists | None = None
     error: str | None = None
 
 

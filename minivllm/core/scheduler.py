@@ -214,7 +214,7 @@ class Scheduler:
             if has_stopped:
                 stopped.append(request)
                 self._free_request(request)
-            outputs.append(_make_output(request, new_token_ids, has_stopped))
+            outputs.append(_make_output(request, new_token_ids, has_stopped, output))
         self._remove_stopped(stopped)
         return EngineCoreOutputs(outputs)
 
@@ -265,9 +265,23 @@ class Scheduler:
         del self.requests[request.request_id]
 
 
-def _make_output(request: Request, new_token_ids: list[int], has_stopped: bool) -> EngineCoreOutput:
+def _make_output(
+    request: Request, new_token_ids: list[int], has_stopped: bool, output: ModelRunnerOutput
+) -> EngineCoreOutput:
     num_cached_tokens = None
     if request.num_cached_tokens is not None:  # told once, with the first output
         num_cached_tokens, request.num_cached_tokens = request.num_cached_tokens, None
-    finish_reason = request.status.finish_reason if has_stopped else None
-    return EngineCoreOutput(request.request_id, new_token_ids, finish_reason, request.stop_reason, num_cached_tokens)
+    new_logprobs = new_prompt_logprobs = None
+    if output.logprobs is not None and (logprobs := output.logprobs.get(request.request_id)) is not None:
+        new_logprobs = logprobs.slice(0, len(new_token_ids))  # cut with the tokens at a stop
+    if output.prompt_logprobs_dict is not None:
+        new_prompt_logprobs = output.prompt_logprobs_dict.get(request.request_id)
+    return EngineCoreOutput(
+        request.request_id,
+        new_token_ids,
+        request.status.finish_reason if has_stopped else None,
+        request.stop_reason,
+        num_cached_tokens,
+        new_logprobs,
+        new_prompt_logprobs,
+    )

@@ -78,6 +78,26 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
     preempted_req_ids: set[str]
 
 
+class LogprobsLists(msgspec.Struct, frozen=True, array_like=True):
+    """Scores of a run of tokens of one request, as equally long lists: one entry a position.
+
+    Attributes:
+        logprob_token_ids: The token itself, then the most likely ones, likeliest first (it may be among them).
+        logprobs: Their log probabilities (or logits, see `ModelConfig.logprobs_mode`).
+        sampled_token_ranks: Place of the token itself among all tokens; 1 is the most likely.
+    """
+
+    logprob_token_ids: list[list[int]]
+    logprobs: list[list[float]]
+    sampled_token_ranks: list[int]
+
+    def slice(self, start: int, end: int) -> LogprobsLists:
+        """Only the positions from `start` to before `end`."""
+        return LogprobsLists(
+            self.logprob_token_ids[start:end], self.logprobs[start:end], self.sampled_token_ranks[start:end]
+        )
+
+
 class ModelRunnerOutput(msgspec.Struct, frozen=True):
     """What one executed plan produced.
 
@@ -86,8 +106,13 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True):
         req_id_to_index: Inverse of `req_ids`.
         sampled_token_ids: Per entry of `req_ids` the tokens sampled: empty for a prefill chunk that does not reach
             the end of the known tokens, one for a decode, up to 1 + drafts with accepted drafts.
+        logprobs: Scores of the sampled tokens, by request, of those that ask; None if nobody does.
+        prompt_logprobs_dict: Scores of a prompt's tokens from the second on, by request, with its first sampled
+            token; None if nobody asks.
     """
 
     req_ids: list[str]
     req_id_to_index: dict[str, int]
     sampled_token_ids: list[list[int]]
+    logprobs: dict[str, LogprobsLists] | None = None
+    prompt_logprobs_dict: dict[str, LogprobsLists] | None = None

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from minivllm.config import BatchKind, CacheConfig, ModelConfig, SchedulerConfig, SchedulerPolicy, VllmConfig
+from minivllm.config import (
+    BatchKind,
+    CacheConfig,
+    LogprobsMode,
+    ModelConfig,
+    SchedulerConfig,
+    SchedulerPolicy,
+    VllmConfig,
+)
 
 DEFAULT_MODEL = "stories-5m"
 _DEFAULT_BATCHED_TOKENS = 2048
@@ -15,7 +23,7 @@ _DEFAULT_BATCHED_TOKENS = 2048
 class EngineArgs:
     """Everything that `LLM(...)` accepts, with vLLM's names. What each means stands in minivllm/config.py.
 
-    None means: derived from the model or from other settings.
+    None means: derived from the model or from other settings. `multiprocess` gives the engine core its own process.
     """
 
     model: str = DEFAULT_MODEL
@@ -25,6 +33,8 @@ class EngineArgs:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     load_format: Literal["auto", "dummy"] = "auto"
     seed: int = 0
+    max_logprobs: int = 20
+    logprobs_mode: LogprobsMode = "raw_logprobs"
     max_model_len: int | None = None
     block_size: int = 16
     num_gpu_blocks_override: int | None = None
@@ -40,8 +50,9 @@ class EngineArgs:
     watermark: float = 0.0
     async_scheduling: bool = False
     batch: BatchKind = "slots"
-    stream_interval: int = 1
     attention_backend: str | None = None
+    stream_interval: int = 1
+    multiprocess: bool = False
 
     @classmethod
     def from_kwargs(cls, **kwargs: Any) -> EngineArgs:
@@ -50,6 +61,24 @@ class EngineArgs:
         if unknown := sorted(set(kwargs) - known):
             raise TypeError(f"unknown engine argument {unknown[0]!r}; known are {', '.join(sorted(known))}")
         return cls(**kwargs)
+
+    def resolve_engine_config(self) -> VllmConfig:
+        """Read from the model's files what it was made for, and check everything together. No weights are read.
+
+        Raises:
+            ModelError: There is no such model, or its configuration is damaged or not supported.
+            ValueError: Settings that contradict each other or the model.
+        """
+        from minivllm.models.config import from_folder
+        from minivllm.models.model_zoo import find_model
+
+        files = find_model(self.model)
+        if files.kind == "folder":
+            return self.create_engine_config(from_folder(files.path).max_position_embeddings)
+        # A header tells names and types of tensors, and needs torch for them.
+        from minivllm.models.gguf_file import GGUFFile
+
+        return self.create_engine_config(GGUFFile(files.path).config.max_position_embeddings)
 
     def create_engine_config(self, max_position_embeddings: int) -> VllmConfig:
         """Check everything together.
@@ -79,6 +108,8 @@ class EngineArgs:
                 device=self.device,
                 load_format=self.load_format,
                 seed=self.seed,
+                max_logprobs=self.max_logprobs,
+                logprobs_mode=self.logprobs_mode,
             ),
             cache_config=CacheConfig(
                 block_size=self.block_size,
@@ -99,6 +130,6 @@ class EngineArgs:
                 async_scheduling=self.async_scheduling,
             ),
             batch=self.batch,
-            stream_interval=self.stream_interval,
             attention_backend=self.attention_backend,
+            stream_interval=self.stream_interval,
         )

@@ -13,6 +13,7 @@ import msgspec
 
 from minivllm.config import VllmConfig
 from minivllm.core.messages import EngineCoreRequest
+from minivllm.engine.sampling_completion import complete, verify
 from minivllm.sampling_params import SamplingParams
 from minivllm.sourcemap.registry import on_map
 from minivllm.tokenizer import Tokenizer
@@ -53,7 +54,7 @@ class InputProcessor:
     """Turns prompts into requests for the core.
 
     Args:
-        vllm_config: For the model's length.
+        vllm_config: For the model's length and the limits of requests.
         tokenizer: The model's tokenizer; None if every prompt is tokens.
         vocab_size: Token ids must be below it.
         eos_token_ids: End-of-sequence ids: the first ends a request without a stop reason, the others are stop ids.
@@ -63,6 +64,7 @@ class InputProcessor:
         self, vllm_config: VllmConfig, tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: Sequence[int]
     ) -> None:
         self.max_model_len = vllm_config.scheduler_config.max_model_len
+        self.max_logprobs = vllm_config.model_config.max_logprobs
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         own = tokenizer.eos_token_id if tokenizer is not None else None
@@ -86,7 +88,8 @@ class InputProcessor:
         """Check a prompt and its parameters, and fill in what the caller left open.
 
         Raises:
-            ValueError: The prompt is empty, too long, or has token ids that the model does not know.
+            ValueError: The prompt is empty, too long, or has token ids that the model does not know; or a
+                parameter is beyond its limit.
         """
         token_ids = self._tokenize(prompt)
         if not token_ids:
@@ -97,11 +100,7 @@ class InputProcessor:
                     f"token id {token_id} at position {position} of the prompt is out of range: "
                     f"the model's vocabulary has {self.vocab_size} tokens, 0 to {self.vocab_size - 1}"
                 )
-        for token_id in params.stop_token_ids:
-            if not 0 <= token_id < self.vocab_size:
-                raise ValueError(
-                    f"stop token id {token_id} is out of range: the vocabulary has {self.vocab_size} tokens"
-                )
+        verify(params, self.vocab_size, self.max_logprobs)
         if params.stop and self.tokenizer is None:
             raise ValueError("this model has no tokenizer, so no text that could hold a stop string: leave stop out")
         room = self.max_model_len - len(token_ids)
@@ -113,7 +112,7 @@ class InputProcessor:
         return EngineCoreRequest(
             request_id,
             token_ids,
-            self._complete(params, room),
+            complete(params, room, self.tokenizer, self.vocab_size, self.eos_token_ids),
             arrival_time=arrival_time,
             priority=priority,
             cache_salt=cache_salt if isinstance(prompt, str) else prompt.get("cache_salt", cache_salt),
@@ -136,11 +135,3 @@ class InputProcessor:
         if self.tokenizer is None:
             raise ValueError("this model has no tokenizer: pass {'prompt_token_ids': [...]} instead of text")
         return self.tokenizer.encode(text)
-
-    def _complete(self, params: SamplingParams, room: int) -> SamplingParams:
-        max_tokens = room if params.max_tokens is None else params.max_tokens
-        if params.ignore_eos or not self.eos_token_ids:
-            return msgspec.structs.replace(params, max_tokens=max_tokens)
-        first, *others = self.eos_token_ids
-        stop_token_ids = tuple(dict.fromkeys([*params.stop_token_ids, *others]))
-        return msgspec.structs.replace(params, max_tokens=max_tokens, eos_token_id=first, stop_token_ids=stop_token_ids)

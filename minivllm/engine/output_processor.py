@@ -15,6 +15,7 @@ from minivllm.core.admission import RequestRefusedError
 from minivllm.core.messages import EngineCoreOutput, EngineCoreRequest
 from minivllm.core.request import FinishReason
 from minivllm.engine.detokenizer import IncrementalDetokenizer
+from minivllm.engine.logprobs import LogprobsProcessor
 from minivllm.engine.output_collector import RequestOutputCollector
 from minivllm.engine.parallel_sampling import ParentRequest
 from minivllm.outputs import CompletionOutput, RequestOutput
@@ -35,6 +36,7 @@ class RequestState:
         index: Its place among them.
         queue: Where its outputs go; None returns them to whoever processes outputs.
         detokenizer: Its tokens and its text.
+        logprobs_processor: Its scores.
         stream_interval: Tokens from one output to the next.
         num_cached_tokens: Prompt tokens that came from the prefix cache.
         sent_chars, sent_tokens: How far its caller has been told.
@@ -47,6 +49,7 @@ class RequestState:
     index: int
     queue: RequestOutputCollector | None
     detokenizer: IncrementalDetokenizer
+    logprobs_processor: LogprobsProcessor
     stream_interval: int
     num_cached_tokens: int | None = None
     sent_chars: int = 0
@@ -80,6 +83,9 @@ class RequestState:
             outputs=outputs,
             finished=finished,
             num_cached_tokens=self.num_cached_tokens,
+            prompt_logprobs=self.logprobs_processor.take_prompt_logprobs(
+                once=self.request.sampling_params.output_kind is RequestOutputKind.DELTA
+            ),
         )
 
     def _make_completion(
@@ -98,12 +104,15 @@ class RequestState:
         if is_delta and not finished and (num_chars, num_tokens) == (start_char, start_token):
             return None
         self.sent_chars, self.sent_tokens = num_chars, num_tokens
+        logprobs = self.logprobs_processor.logprobs
         return CompletionOutput(
             self.index,
             self.detokenizer.output_text[start_char:num_chars],
             self.detokenizer.token_ids[start_token:num_tokens],
             str(finish_reason) if finish_reason is not None else None,
             stop_reason if finished else None,
+            None if logprobs is None else logprobs[start_token:num_tokens],
+            self.logprobs_processor.cumulative_logprob,
         )
 
 
@@ -161,8 +170,9 @@ class OutputProcessor:
         external_req_id = request.request_id if external_req_id is None else external_req_id
         for index, child in enumerate(children):
             detokenizer = IncrementalDetokenizer(self.tokenizer, child.prompt_token_ids, child.sampling_params)
+            logprobs = LogprobsProcessor(self.tokenizer, child.sampling_params)
             self.request_states[child.request_id] = RequestState(
-                child, external_req_id, prompt, parent, index, queue, detokenizer, self.stream_interval
+                child, external_req_id, prompt, parent, index, queue, detokenizer, logprobs, self.stream_interval
             )
             self.external_req_ids[external_req_id].append(child.request_id)
         return children
@@ -190,6 +200,7 @@ class OutputProcessor:
                 finish_reason, stop_reason = FinishReason.STOP, stop_string
                 if output.finish_reason is None:
                     processed.reqs_to_abort.append(state.request_id)
+            state.logprobs_processor.update_from_output(output, len(state.detokenizer.token_ids))
             request_output = state.make_request_output(finish_reason, stop_reason)
             if request_output is not None and state.queue is not None:
                 state.queue.put(request_output)

@@ -1,139 +1,123 @@
-"""Owns the way from logits to tokens, in vLLM V1's order: greedy, temperature, min_p, top_k and top_p, draw, merge.
+"""Owns the way from logits to tokens, in the order of vLLM's first runner:
+
+    scores of the raw logits -> float32 -> allowed ids -> bad words -> min_tokens -> logit bias -> penalties
+    -> greedy argmax -> temperature -> min_p -> top_k, top_p -> draw -> scores and ranks of the tokens
+
+docs/sampling.md follows one row through all of it.
 
 Upstream: vllm/v1/sample/sampler.py::Sampler.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from minivllm.config import LogprobsMode
+from minivllm.core.scheduler_output import LogprobsLists
+from minivllm.sample.filters import filtered
+from minivllm.sample.logits_processor import (
+    apply_allowed_token_ids,
+    apply_bad_words,
+    apply_logit_bias,
+    apply_min_tokens,
+)
+from minivllm.sample.logprobs import compute_scores, gather_logprobs
+from minivllm.sample.metadata import RowRules, SamplingMetadata
 from minivllm.sample.noise import gumbel_noise
+from minivllm.sample.penalties import apply_all_penalties
 from minivllm.sourcemap.registry import on_map
 
-# Tokens that top_k and top_p try before they sort the whole vocabulary.
-_CANDIDATES = 512
 
+class SamplerOutput(NamedTuple):
+    """A token for each row, and its scores.
 
-@dataclass(frozen=True, slots=True)
-class SamplingMetadata:
-    """How to sample each row of logits. A request with drafts has several rows."""
+    Attributes:
+        logprobs: Of the rows that ask, in their order; None if none does.
+    """
 
-    req_ids: list[str]
-    temperature: NDArray[np.float32]  # 0 is greedy
-    top_k: NDArray[np.int32]  # 0 keeps all
-    top_p: NDArray[np.float32]
-    min_p: NDArray[np.float32]
-    seed: NDArray[np.uint64]
-    position: NDArray[np.int64]  # of the token that is sampled
-
-    def take(self, rows: NDArray[np.intp]) -> SamplingMetadata:
-        """Only some rows."""
-        return SamplingMetadata(
-            [self.req_ids[row] for row in rows],
-            self.temperature[rows],
-            self.top_k[rows],
-            self.top_p[rows],
-            self.min_p[rows],
-            self.seed[rows],
-            self.position[rows],
-        )
+    sampled_token_ids: torch.Tensor  # (rows,)
+    logprobs: LogprobsLists | None
 
 
 class Sampler:
-    """Stateless: everything it needs is in the logits and the metadata."""
+    """Stateless: everything it needs is in the logits and the metadata.
+
+    Args:
+        logprobs_mode: Which scores are told.
+    """
+
+    def __init__(self, logprobs_mode: LogprobsMode = "raw_logprobs") -> None:
+        self.logprobs_mode = logprobs_mode
 
     @on_map("sample", vllm="vllm/v1/sample/sampler.py::Sampler.forward", plane="data", process="worker")
-    def forward(self, logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
+    def forward(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """Sample one token per row.
 
         Args:
-            logits: (rows, vocab_size).
+            logits: (rows, vocab_size). Rows with rules are overwritten.
             metadata: One entry per row.
 
-        Returns:
-            Token ids, (rows,).
-
         Raises:
-            FloatingPointError: A row holds NaN. There is no right token then, and a wrong one would hide the fault.
+            FloatingPointError: A row holds NaN, or nothing that could be sampled. There is no right token then, and
+                a wrong one would hide the fault.
         """
-        logits = logits.float()
+        told = _rows_that_ask(metadata, logits.device)
+        is_raw = self.logprobs_mode.startswith("raw_")
+        scores = compute_scores(logits[told], self.logprobs_mode) if told is not None and is_raw else None
+
+        logits = apply_logits_processors(logits.float(), metadata.rules)
         highest, tokens = logits.max(dim=-1)  # NaN wins any maximum, so this also finds it
         _refuse_nan(highest, metadata)
         random_rows = np.flatnonzero(metadata.temperature > 0)
-        if len(random_rows) == 0:
-            return tokens
-        rows = torch.from_numpy(random_rows).to(logits.device)
-        tokens[rows] = self.draw(logits[rows], metadata.take(random_rows))
-        return tokens
+        if len(random_rows) > 0:
+            rows = torch.from_numpy(random_rows).to(logits.device)
+            how = metadata.take(random_rows)
+            kept = filtered(logits[rows], how)
+            tokens[rows] = draw(kept, how)
+            if told is not None and not is_raw:
+                logits = logits.index_copy(0, rows, kept)
 
-    def draw(self, logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
-        """One random token per row, (rows,). Every row has a temperature above 0."""
-        logits = filtered(logits, metadata)
-        noise = gumbel_noise(metadata.seed, metadata.position, logits.shape[-1])
-        return (logits + noise.to(logits.device)).argmax(dim=-1)
+        if told is None or metadata.num_logprobs is None:
+            return SamplerOutput(tokens, None)
+        if scores is None:
+            scores = compute_scores(logits[told], self.logprobs_mode)
+        counts = metadata.num_logprobs[told.cpu().numpy()].tolist()
+        return SamplerOutput(tokens, gather_logprobs(scores, counts, tokens[told]))
 
 
-def filtered(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
-    """Logits after temperature, with -inf for the tokens that min_p, top_k and top_p leave out: (rows, vocab_size)."""
-    logits = logits / _column(metadata.temperature, logits)
-    if (metadata.min_p > 0).any():
-        logits = _apply_min_p(logits, _column(metadata.min_p, logits))
-    if (metadata.top_k > 0).any() or (metadata.top_p < 1).any():
-        logits = _apply_top_k_top_p(logits, metadata)
+def apply_logits_processors(logits: torch.Tensor, rules: list[RowRules]) -> torch.Tensor:
+    """Everything that can change which token is the most likely one. logits: (rows, vocab_size), overwritten."""
+    if rules:
+        apply_allowed_token_ids(logits, rules)
+        apply_bad_words(logits, rules)
+        apply_min_tokens(logits, rules)
+        apply_logit_bias(logits, rules)
+        apply_all_penalties(logits, rules)
     return logits
 
 
-def _apply_min_p(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
-    """p < min_p * max(p) is, in logarithms, logit < max + log(min_p)."""
-    threshold = logits.max(dim=-1, keepdim=True).values + min_p.log()
-    return logits.masked_fill(logits < threshold, float("-inf"))
+def draw(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
+    """One random token per row, (rows,), from logits that are filtered already."""
+    noise = gumbel_noise(metadata.seed, metadata.position, logits.shape[-1])
+    return (logits + noise.to(logits.device)).argmax(dim=-1)
 
 
-def _apply_top_k_top_p(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
-    """Filter the rows that ask for it. Sorting a whole vocabulary costs more than a decode step of a small model, so
-    the most likely tokens are tried first, and are enough unless the last of them is still kept."""
-    rows = np.flatnonzero((metadata.top_k > 0) | (metadata.top_p < 1))
-    chosen, how = torch.from_numpy(rows).to(logits.device), metadata.take(rows)
-    kept, complete = _top_candidates(logits[chosen], how, min(_CANDIDATES, logits.shape[-1]))
-    if not complete:
-        kept, _ = _top_candidates(logits[chosen], how, logits.shape[-1])
-    return logits.index_copy(0, chosen, kept)
-
-
-def _top_candidates(logits: torch.Tensor, metadata: SamplingMetadata, width: int) -> tuple[torch.Tensor, bool]:
-    """Apply top_k, then top_p to what it left, among the `width` most likely tokens; and say whether that was all."""
-    ordered, tokens = logits.topk(width, dim=-1)  # (rows, width), most likely first
-    top_k = np.where(metadata.top_k > 0, metadata.top_k, logits.shape[-1]).astype(np.float32)
-    rank = torch.arange(width, device=logits.device)
-    in_top_k = rank < _column(top_k, logits)
-    ordered = ordered.masked_fill(~in_top_k, float("-inf"))
-    # top_p is a share of what top_k left: the candidates themselves, or everything.
-    few = torch.from_numpy(top_k <= width).to(logits.device)
-    total = torch.where(few, ordered.logsumexp(dim=-1), logits.logsumexp(dim=-1)).unsqueeze(1)
-    probability = (ordered - total).exp()
-    before = probability.cumsum(dim=-1) - probability
-    # A token stays while those before it have not reached top_p: at least one always does. Rounding can lift the sum
-    # to 1 before the last token, which must not drop anything where top_p is off.
-    top_p = np.where(metadata.top_p < 1, metadata.top_p, np.float32(np.inf))
-    stays = in_top_k & (before < _column(top_p, logits))
-    ordered = ordered.masked_fill(~stays, float("-inf"))
-    complete = width == logits.shape[-1] or not bool((stays[:, -1] & ~few).any())
-    return torch.full_like(logits, float("-inf")).scatter_(1, tokens, ordered), complete
-
-
-def _column(values: NDArray[np.float32], like: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(values).to(like.device).unsqueeze(1)  # (rows, 1)
+def _rows_that_ask(metadata: SamplingMetadata, device: torch.device) -> torch.Tensor | None:
+    """Rows whose scores are told, (rows that ask,); None if there are none."""
+    if metadata.num_logprobs is None:
+        return None
+    return torch.from_numpy(np.flatnonzero(metadata.num_logprobs >= 0)).to(device)
 
 
 def _refuse_nan(highest: torch.Tensor, metadata: SamplingMetadata) -> None:
-    broken = highest.isnan()
+    broken = ~(highest > float("-inf"))
     if broken.any():
         row = int(broken.nonzero()[0])
+        what = "are not numbers (NaN)" if highest[row].isnan() else "are all minus infinity"
         raise FloatingPointError(
-            f"request {metadata.req_ids[row]}: its logits at position {metadata.position[row]} are not numbers (NaN): "
+            f"request {metadata.req_ids[row]}: its logits at position {metadata.position[row]} {what}: "
             "the weights or a kernel are broken"
         )

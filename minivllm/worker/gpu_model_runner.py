@@ -12,20 +12,21 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from minivllm.attention.backend import AttentionBackend, AttentionMetadata
 from minivllm.config import VllmConfig
 from minivllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from minivllm.models.registry import CausalLM
-from minivllm.sample.sampler import Sampler, SamplingMetadata
+from minivllm.sample.prompt_logprob import PromptLogprobsWorker
+from minivllm.sample.sampler import Sampler
 from minivllm.sourcemap.registry import on_map
 from minivllm.worker.batch_state import BatchState
 from minivllm.worker.input_batch import InputBatch
 from minivllm.worker.prepared_batch import PreparedBatch, prepare
 from minivllm.worker.request_columns import RequestColumns
 from minivllm.worker.request_slots import RequestSlots
+from minivllm.worker.sampling_rows import logprobs_of_requests, prompt_chunks, sampling_metadata
 
 _V1 = "vllm/v1/worker/gpu_model_runner.py::GPUModelRunner"
 
@@ -34,6 +35,7 @@ class ExecuteModelState(NamedTuple):
     """What `execute_model` leaves for `sample_tokens`."""
 
     batch: PreparedBatch
+    hidden_states: torch.Tensor  # (tokens, hidden_size)
     logits: torch.Tensor  # (logits rows, vocab_size)
 
 
@@ -54,7 +56,8 @@ class GPUModelRunner:
     ) -> None:
         self.model = model
         self.attention = attention
-        self.sampler = Sampler()
+        self.sampler = Sampler(vllm_config.model_config.logprobs_mode)
+        self.prompt_logprobs_worker = PromptLogprobsWorker(vllm_config.model_config.logprobs_mode)
         self.batch = _new_batch(vllm_config)
         self.last_batch: PreparedBatch | None = None
         self.kv_caches: list[torch.Tensor] = []
@@ -84,7 +87,7 @@ class GPUModelRunner:
         batch = self.prepare_inputs(plan)
         hidden = self.model_forward(batch)
         logits_indices = torch.from_numpy(batch.logits_indices).to(self._device)
-        self._state = ExecuteModelState(batch, self.model.compute_logits(hidden[logits_indices]))
+        self._state = ExecuteModelState(batch, hidden, self.model.compute_logits(hidden[logits_indices]))
         self.last_batch = batch
         return None
 
@@ -94,15 +97,27 @@ class GPUModelRunner:
         """Sample from the logits of the plan that `execute_model` ran last."""
         if self._state is None:
             raise RuntimeError("sample_tokens needs an execute_model before it")
-        batch, logits = self._state
+        batch, hidden, logits = self._state
         self._state = None
-        tokens = self.sampler.forward(logits, self.sampling_metadata(batch)).tolist()
-        return self.bookkeeping(batch, tokens)
+        columns = self.batch.columns
+        metadata = sampling_metadata(batch, columns)
+        tokens, scores = self.sampler.forward(logits, metadata)
+        chunks = prompt_chunks(batch, columns)
+        prompt_logprobs = self.prompt_logprobs_worker.compute(chunks, hidden, self.model.compute_logits)
+        sampled = self.bookkeeping(batch, tokens.tolist())
+        return ModelRunnerOutput(
+            batch.req_ids,
+            {req_id: i for i, req_id in enumerate(batch.req_ids)},
+            sampled,
+            logprobs_of_requests(batch, metadata, scores, sampled),
+            prompt_logprobs,
+        )
 
     @on_map("update the batch", vllm=f"{_V1}._update_states", plane="data", process="worker")
     def update_states(self, plan: SchedulerOutput) -> None:
         """Apply a plan's deltas to the persistent batch."""
         self.batch.update(plan)
+        self.prompt_logprobs_worker.forget(plan.finished_req_ids)
 
     @on_map("prepare the inputs", vllm=f"{_V1}._prepare_inputs", plane="data", process="worker")
     def prepare_inputs(self, plan: SchedulerOutput) -> PreparedBatch:
@@ -127,23 +142,8 @@ class GPUModelRunner:
             self.attention.prepare(metadata, self._device, self._dtype),
         )
 
-    def sampling_metadata(self, batch: PreparedBatch) -> SamplingMetadata:
-        """Each logits row takes the parameters of its request."""
-        rows = np.array([1 + len(drafts) for drafts in batch.drafts])
-        places = batch.places.repeat(rows)
-        columns = self.batch.columns
-        return SamplingMetadata(
-            req_ids=[req_id for req_id, count in zip(batch.req_ids, rows.tolist(), strict=True) for _ in range(count)],
-            temperature=columns.temperature[places],
-            top_k=columns.top_k[places],
-            top_p=columns.top_p[places],
-            min_p=columns.min_p[places],
-            seed=columns.seed[places],
-            position=batch.positions[batch.logits_indices] + 1,
-        )
-
     @on_map("keep the new tokens", vllm=f"{_V1}._bookkeeping_sync", plane="data", process="worker")
-    def bookkeeping(self, batch: PreparedBatch, tokens: list[int]) -> ModelRunnerOutput:
+    def bookkeeping(self, batch: PreparedBatch, tokens: list[int]) -> list[list[int]]:
         """Split the sampled tokens by request, and store them: the next step's inputs are read from that store."""
         sampled: list[list[int]] = []
         start = 0
@@ -153,7 +153,7 @@ class GPUModelRunner:
             self.batch.columns.append_tokens(place, kept)
             sampled.append(kept)
             start = end
-        return ModelRunnerOutput(batch.req_ids, {req_id: i for i, req_id in enumerate(batch.req_ids)}, sampled)
+        return sampled
 
 
 def accepted(drafts: list[int], tokens: list[int]) -> list[int]:

@@ -9,15 +9,19 @@ Upstream: vllm/v1/worker/gpu/states.py::RequestState and the columns of vllm/v1/
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from minivllm.core.scheduler_output import NewRequestData
+from minivllm.sample.logits_processor import has_rules
 from minivllm.worker.block_table import BlockTable
 
 # One row of every column: what moves when a request moves.
-Row = tuple[NDArray[np.generic], ...]
+Row = tuple[Any, ...]
+# In `num_logprobs`: the request does not ask.
+NO_LOGPROBS = -1
 
 
 class RequestColumns:
@@ -42,7 +46,12 @@ class RequestColumns:
         self.top_k = np.zeros(max_num_reqs, dtype=np.int32)  # 0 keeps all
         self.min_p = np.zeros(max_num_reqs, dtype=np.float32)
         self.seed = np.zeros(max_num_reqs, dtype=np.uint64)
-        self._all: tuple[NDArray[np.generic], ...] = (
+        self.num_logprobs = np.full(max_num_reqs, NO_LOGPROBS, dtype=np.int32)  # of each output token
+        self.num_prompt_logprobs = np.full(max_num_reqs, NO_LOGPROBS, dtype=np.int32)
+        # Rules have parameters of any size, so they stay where they are: in the request's own parameters.
+        self.params = np.full(max_num_reqs, None, dtype=object)  # SamplingParams
+        self.has_rules = np.zeros(max_num_reqs, dtype=np.bool_)
+        self._all: tuple[NDArray[Any], ...] = (
             self.token_ids,
             self.num_tokens,
             self.num_prompt_tokens,
@@ -54,6 +63,10 @@ class RequestColumns:
             self.top_k,
             self.min_p,
             self.seed,
+            self.num_logprobs,
+            self.num_prompt_logprobs,
+            self.params,
+            self.has_rules,
         )
 
     def write_new(self, row: int, new: NewRequestData) -> None:
@@ -68,6 +81,10 @@ class RequestColumns:
         self.top_k[row] = max(params.top_k, 0)
         self.min_p[row] = params.min_p
         self.seed[row] = _seed_of(new.req_id, self._seed) if params.seed is None else params.seed % 2**64
+        self.num_logprobs[row] = NO_LOGPROBS if params.logprobs is None else params.logprobs
+        self.num_prompt_logprobs[row] = NO_LOGPROBS if params.prompt_logprobs is None else params.prompt_logprobs
+        self.params[row] = params
+        self.has_rules[row] = has_rules(params)
 
     def write_tokens(self, row: int, token_ids: list[int]) -> None:
         """Replace a row's tokens, prompt and output."""
@@ -79,6 +96,14 @@ class RequestColumns:
         start = int(self.num_tokens[row])
         self.token_ids[row, start : start + len(token_ids)] = token_ids
         self.num_tokens[row] = start + len(token_ids)
+
+    def prompt_token_ids(self, row: int) -> NDArray[np.int32]:
+        """A view of a row's prompt, (prompt tokens,)."""
+        return self.token_ids[row, : self.num_prompt_tokens[row]]
+
+    def output_token_ids(self, row: int) -> NDArray[np.int32]:
+        """A view of a row's output, (output tokens,)."""
+        return self.token_ids[row, self.num_prompt_tokens[row] : self.num_tokens[row]]
 
     def set_computed(self, row: int, num_computed_tokens: int) -> None:
         """Take the plan's count of computed tokens, less what a rejected draft made too optimistic.
@@ -94,7 +119,7 @@ class RequestColumns:
 
     def save(self, row: int) -> Row:
         """A copy of a row, for a request that leaves the batch for a while."""
-        return tuple(np.copy(column[row]) for column in self._all)
+        return tuple(column[row].copy() if column.ndim > 1 else column[row] for column in self._all)
 
     def restore(self, row: int, saved: Row) -> None:
         """Put a saved row back, at any place."""

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from minivllm.sample.filters import filtered
+from minivllm.sample.metadata import SamplingMetadata
 from minivllm.sample.noise import gumbel_noise
-from minivllm.sample.sampler import Sampler, SamplingMetadata, filtered
+from minivllm.sample.sampler import Sampler
 
 PROBABILITIES = torch.tensor([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
 
@@ -30,7 +32,7 @@ def metadata(rows: int, **columns: Any) -> SamplingMetadata:
 
 
 def sample(logits: torch.Tensor, how: SamplingMetadata) -> list[int]:
-    tokens: list[int] = Sampler().forward(logits, how).tolist()
+    tokens: list[int] = Sampler().forward(logits, how).sampled_token_ids.tolist()
     return tokens
 
 

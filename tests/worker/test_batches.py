@@ -82,7 +82,8 @@ def test_every_column_moves_with_its_row() -> None:
     columns = RequestColumns(max_num_reqs=3, max_model_len=8, block_size=2, seed=0)
     arrays = {name: value for name, value in vars(columns).items() if isinstance(value, np.ndarray)}
     arrays |= {"block ids": columns.block_table.ids, "num blocks": columns.block_table.num_blocks}
-    params = SamplingParams(temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, seed=3)
+    draw = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "seed": 3}
+    params = SamplingParams(**draw, repetition_penalty=1.5, logprobs=2, prompt_logprobs=1)
     columns.write_new(2, NewRequestData("a", [4, 5, 6], params, [1, 2], 2))
     for name, array in arrays.items():
         assert not np.array_equal(array[2], array[0]), f"{name}: the rows differ before the move"

@@ -15,7 +15,8 @@ from minivllm.config import BatchKind
 from minivllm.engine.detokenizer import DecodeStream
 from minivllm.models.loader import ModelLoader
 from minivllm.models.model_zoo import find_model, local_path, model_info
-from minivllm.sample.sampler import SamplingMetadata, filtered
+from minivllm.sample.filters import filtered
+from minivllm.sample.metadata import SamplingMetadata
 from minivllm.tokenizer import load_tokenizer
 from tests.models.forward import all_logits
 from tests.worker.driver import PlanDriver, make_worker

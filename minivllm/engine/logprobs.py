@@ -1,0 +1,96 @@
+"""Owns the scores of one request as its caller gets them: token ids become text, lists become dicts.
+
+Upstream: vllm/v1/engine/logprobs.py::LogprobsProcessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minivllm.core.messages import EngineCoreOutput
+from minivllm.core.scheduler_output import LogprobsLists
+from minivllm.logprobs import Logprob, LogprobsOnePosition, PromptLogprobs, SampleLogprobs
+from minivllm.sampling_params import SamplingParams
+from minivllm.sourcemap.registry import on_map
+from minivllm.tokenizer import Tokenizer
+
+# Tokens before a position that may hold the first bytes of a character that ends there: it has at most 4.
+_CONTEXT = 4
+# What decoding puts for bytes that are no character.
+_REPLACEMENT = "\ufffd"
+
+
+@on_map("logprobs processor", vllm="vllm/v1/engine/logprobs.py::LogprobsProcessor", process="frontend")
+class LogprobsProcessor:
+    """What a request has been told, and its scores so far.
+
+    Args:
+        tokenizer: The model's tokenizer; None leaves the texts None.
+        params: What its caller asked for.
+
+    Attributes:
+        logprobs: One entry for each output token; None if not asked for.
+        cumulative_logprob: Sum over the output tokens; None if not asked for.
+        prompt_logprobs: One entry for each prompt token, the first None; None if not asked for or not known yet.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, params: SamplingParams) -> None:
+        self._tokenizer = tokenizer
+        self.logprobs: SampleLogprobs | None = None if params.logprobs is None else []
+        self.cumulative_logprob: float | None = None if params.logprobs is None else 0.0
+        self.prompt_logprobs: PromptLogprobs | None = None
+
+    def update_from_output(self, output: EngineCoreOutput, num_tokens: int) -> None:
+        """Take what a step brought.
+
+        Args:
+            output: What the core puts out.
+            num_tokens: Output tokens so far; a stop string can cut off the last ones.
+        """
+        if output.new_logprobs is not None and self.logprobs is not None:
+            new = output.new_logprobs.slice(0, num_tokens - len(self.logprobs))
+            self._append(self.logprobs, new)
+            self.cumulative_logprob = (self.cumulative_logprob or 0.0) + sum(row[0] for row in new.logprobs)
+        # A request that was preempted computes its prompt again, and tells it again.
+        if output.new_prompt_logprobs is not None and self.prompt_logprobs is None:
+            self.prompt_logprobs = [None]
+            self._append(self.prompt_logprobs, output.new_prompt_logprobs)
+
+    def take_prompt_logprobs(self, once: bool) -> PromptLogprobs | None:
+        """The scores of the prompt; after the first time an empty list, if they are wanted only once."""
+        prompt_logprobs = self.prompt_logprobs
+        if once and prompt_logprobs:
+            self.prompt_logprobs = []
+        return prompt_logprobs
+
+    def _append(self, positions: list[LogprobsOnePosition] | PromptLogprobs, new: LogprobsLists) -> None:
+        for token_ids, logprobs, rank in zip(new.logprob_token_ids, new.logprobs, new.sampled_token_ranks, strict=True):
+            before = [next(iter(position)) for position in positions[-_CONTEXT:] if position is not None]
+            ranks = [rank, *range(1, len(token_ids))]
+            # The token itself comes first, and may come again among the most likely ones, with the same rank unless
+            # others tie with it.
+            positions.append(
+                {
+                    token_id: Logprob(logprob, place, self._decode(token_id, before))
+                    for token_id, logprob, place in zip(token_ids, logprobs, ranks, strict=True)
+                }
+            )
+
+    def _decode(self, token_id: int, before: Sequence[int]) -> str | None:
+        """The text of one token. The first bytes of a character have none, its last byte has all of it."""
+        if self._tokenizer is None:
+            return None
+        text = self._tokenizer.piece(token_id)
+        if not text.endswith(_REPLACEMENT):
+            return text
+        for length in range(1, len(before) + 1):
+            context = list(before[-length:])
+            text = self._tokenizer.decode([*context, token_id], skip_special_tokens=False)
+            if not text.endswith(_REPLACEMENT):
+                return text.removeprefix(self._settled(context))
+        return ""
+
+    def _settled(self, context: list[int]) -> str:
+        """The text of a context without the unfinished character at its end."""
+        assert self._tokenizer is not None, "only a tokenizer gives texts"
+        return self._tokenizer.decode(context, skip_special_tokens=False).rstrip(_REPLACEMENT)

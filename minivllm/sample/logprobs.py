@@ -1,0 +1,48 @@
+"""Owns the scores that requests ask for: which scores, the most likely tokens by them, and the rank of a token.
+
+Upstream: vllm/v1/sample/sampler.py::Sampler.gather_logprobs.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minivllm.config import LogprobsMode
+from minivllm.core.scheduler_output import LogprobsLists
+from minivllm.sourcemap.registry import on_map
+
+
+def compute_scores(logits: torch.Tensor, mode: LogprobsMode) -> torch.Tensor:
+    """What is told of each token: its log probability or its logit, in float32, (rows, vocab_size)."""
+    if mode in ("raw_logits", "processed_logits"):
+        return logits.float()
+    return logits.log_softmax(dim=-1, dtype=torch.float32)
+
+
+@on_map(
+    "gather logprobs",
+    vllm="vllm/v1/sample/sampler.py::Sampler.gather_logprobs",
+    plane="data",
+    process="worker",
+)
+def gather_logprobs(scores: torch.Tensor, num_logprobs: list[int], token_ids: torch.Tensor) -> LogprobsLists:
+    """The score and the rank of one token per row, and the most likely tokens.
+
+    Args:
+        scores: (rows, vocab_size).
+        num_logprobs: Most likely tokens to tell of each row.
+        token_ids: (rows,), int64.
+    """
+    widest = min(max(num_logprobs, default=0), scores.shape[-1])
+    best, best_ids = scores.topk(widest, dim=-1)  # (rows, widest)
+    own_ids = token_ids.unsqueeze(1)  # (rows, 1)
+    own = scores.gather(1, own_ids)
+    # Like vLLM: a token that ties with others gets the last of their ranks.
+    ranks = (scores >= own).sum(dim=-1)
+    all_ids = torch.cat((own_ids, best_ids), dim=1).tolist()
+    all_scores = torch.cat((own, best), dim=1).tolist()
+    return LogprobsLists(
+        [row[: 1 + count] for row, count in zip(all_ids, num_logprobs, strict=True)],
+        [row[: 1 + count] for row, count in zip(all_scores, num_logprobs, strict=True)],
+        ranks.tolist(),
+    )

@@ -1,0 +1,98 @@
+"""Owns which values of the parameters that shape a draw make sense, and the forms that mean the same.
+
+Upstream: SamplingParams.__post_init__ and SamplingParams._verify_args in vllm/sampling_params.py.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from minivllm.sampling_params import SamplingParams
+
+# Dividing by less overflows where probabilities are computed; vLLM raises lower temperatures to it, too.
+MIN_TEMPERATURE = 1e-2
+# The worker keeps parameters in arrays of 32 bits.
+_MAX_INT32 = 2**31 - 1
+
+
+def normalize(params: SamplingParams) -> None:
+    """Bring what means the same into one form."""
+    changes: dict[str, Any] = {}
+    for name, off in (("bad_words", ()), ("allowed_token_ids", None)):
+        value = getattr(params, name)
+        if value is None or isinstance(value, list | set | range):
+            changes[name] = off if value is None else tuple(value)
+    if params.seed == -1:
+        changes["seed"] = None
+    for name in ("logprobs", "prompt_logprobs"):
+        if getattr(params, name) is True:
+            changes[name] = 1
+    if params.prompt_logprobs is not None:
+        # A cached position is not computed, and then nothing is known of the token that follows it.
+        changes["skip_reading_prefix_cache"] = True
+    if _is_number(params.temperature) and 0 < params.temperature < MIN_TEMPERATURE:
+        changes["temperature"] = MIN_TEMPERATURE
+    for name, value in changes.items():
+        msgspec.structs.force_setattr(params, name, value)
+
+
+def check(params: SamplingParams) -> None:
+    """Refuse what no draw can follow.
+
+    Raises:
+        ValueError: With the name, the value and the limit.
+    """
+    _check_numbers(params)
+    _check_token_lists(params)
+
+
+def _check_numbers(params: SamplingParams) -> None:
+    _check_range("presence_penalty", params.presence_penalty, -2, 2)
+    _check_range("frequency_penalty", params.frequency_penalty, -2, 2)
+    if not (_is_number(params.repetition_penalty) and 0 < params.repetition_penalty < math.inf):
+        raise ValueError(f"repetition_penalty must be a finite number above 0, got {params.repetition_penalty!r}")
+    _check_range("temperature", params.temperature, 0, 2)
+    if not (_is_number(params.top_p) and 0 < params.top_p <= 1):
+        raise ValueError(f"top_p must be in (0, 1], got {params.top_p!r}")
+    if not (_is_integer(params.top_k) and -1 <= params.top_k <= _MAX_INT32):
+        raise ValueError(f"top_k must be -1 or 0 (keep all), or 1 to {_MAX_INT32}, got {params.top_k!r}")
+    _check_range("min_p", params.min_p, 0, 1)
+    if params.seed is not None and not (_is_integer(params.seed) and -(2**63) <= params.seed < 2**64):
+        raise ValueError(f"seed must be an integer of 64 bits, got {params.seed!r}")
+    for name in ("logprobs", "prompt_logprobs"):
+        count = getattr(params, name)
+        if count is not None and not (_is_integer(count) and count >= -1):
+            raise ValueError(f"{name} must be 0 or more, or -1 for all tokens, got {count!r}")
+
+
+def _check_token_lists(params: SamplingParams) -> None:
+    allowed, bias = params.allowed_token_ids, params.logit_bias
+    if allowed is not None:
+        if not isinstance(allowed, tuple) or not all(map(_is_integer, allowed)):
+            raise ValueError(f"allowed_token_ids must be a list of token ids, got {allowed!r}")
+        if not allowed:
+            raise ValueError("allowed_token_ids is empty, so no token could be sampled: leave it out to allow all")
+    if not isinstance(params.bad_words, tuple) or not all(isinstance(w, str) and w.strip() for w in params.bad_words):
+        raise ValueError(f"bad_words must be a list of texts that are not blank, got {params.bad_words!r}")
+    if bias is not None and not isinstance(bias, dict):
+        raise ValueError(f"logit_bias must map token ids to numbers, got {bias!r}")
+    for token_id, value in (bias or {}).items():
+        if not (_is_integer(token_id) and _is_number(value) and math.isfinite(value)):
+            raise ValueError(f"logit_bias must map token ids to finite numbers, got {token_id!r}: {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_range(name: str, value: Any, low: float, high: float) -> None:
+    if not (_is_number(value) and low <= value <= high):
+        raise ValueError(f"{name} must be in [{low}, {high}], got {value!r}")
