@@ -1,4 +1,4 @@
-"""Owns the engine in one process: frontend and core as plain calls, so that a debugger sees one stack.
+"""Owns the engine whose caller drives it: the frontend's parts, and a core in this process or in one of its own.
 
 Upstream: vllm/v1/engine/llm_engine.py::LLMEngine.
 """
@@ -13,6 +13,7 @@ import msgspec
 from minivllm.config import VllmConfig
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core import EngineCore
+from minivllm.engine.core_client import EngineCoreClient, InprocClient, SyncMPClient
 from minivllm.engine.input_processor import InputProcessor, Prompt, assign_request_id, prompt_text
 from minivllm.engine.output_processor import OutputProcessor
 from minivllm.outputs import RequestOutput
@@ -26,7 +27,7 @@ class LLMEngine:
 
     Args:
         vllm_config: Settings, the number of KV blocks included.
-        engine_core: The core with its executor.
+        client: The way to the core.
         tokenizer: The model's tokenizer, if it has one.
         vocab_size: Of the model.
         eos_token_ids: Of the model.
@@ -35,13 +36,13 @@ class LLMEngine:
     def __init__(
         self,
         vllm_config: VllmConfig,
-        engine_core: EngineCore,
+        client: EngineCoreClient,
         tokenizer: Tokenizer | None,
         vocab_size: int,
         eos_token_ids: tuple[int, ...],
     ) -> None:
         self.vllm_config = vllm_config
-        self.engine_core = engine_core
+        self.client = client
         self.tokenizer = tokenizer
         self.input_processor = InputProcessor(vllm_config, tokenizer, vocab_size, eos_token_ids)
         self.output_processor = OutputProcessor(tokenizer, vllm_config.stream_interval)
@@ -54,22 +55,32 @@ class LLMEngine:
         Raises:
             ModelError: There is no such model, or its files are damaged or not supported.
             ValueError: Settings that contradict each other, the model or this machine.
+            EngineDeadError: The core's process (`multiprocess`) ended while it started.
         """
-        # The data plane needs torch, which takes a second to import: only an engine that runs pays for it.
-        from minivllm.executor.uniproc import UniProcExecutor
-        from minivllm.models.loader import ModelLoader
         from minivllm.models.model_zoo import find_model
         from minivllm.tokenizer import load_tokenizer
 
-        files = find_model(args.model)
-        model = ModelLoader(files).config
-        vllm_config = args.create_engine_config(model.max_position_embeddings)
+        vllm_config = args.resolve_engine_config()
+        own = Path(args.tokenizer) if args.tokenizer else find_model(args.model).path
+        tokenizer = None if args.skip_tokenizer_init else load_tokenizer(own)
+        if args.multiprocess:
+            client = SyncMPClient(vllm_config)
+            return cls(client.vllm_config, client, tokenizer, client.vocab_size, client.eos_token_ids)
+        # The data plane needs torch, which takes a second to import: only a process that runs the model pays for it.
+        from minivllm.executor.uniproc import UniProcExecutor
+
         executor = UniProcExecutor(vllm_config)
         cache_config = msgspec.structs.replace(vllm_config.cache_config, num_gpu_blocks=executor.num_gpu_blocks)
         vllm_config = msgspec.structs.replace(vllm_config, cache_config=cache_config)
-        own = Path(args.tokenizer) if args.tokenizer else files.path
-        tokenizer = None if args.skip_tokenizer_init else load_tokenizer(own)
-        return cls(vllm_config, EngineCore(vllm_config, executor), tokenizer, model.vocab_size, model.eos_token_ids)
+        core, worker = EngineCore(vllm_config, executor), executor.worker
+        return cls(vllm_config, InprocClient(core), tokenizer, worker.vocab_size, worker.eos_token_ids)
+
+    @property
+    def engine_core(self) -> EngineCore:
+        """The core itself, if it is in this process. Raises AttributeError if it has a process of its own."""
+        if not isinstance(self.client, InprocClient):
+            raise AttributeError("the engine core has a process of its own: its state can be seen in-process only")
+        return self.client.engine_core
 
     @on_map("engine add request", vllm="vllm/v1/engine/llm_engine.py::LLMEngine.add_request", process="frontend")
     def add_request(
@@ -106,7 +117,7 @@ class LLMEngine:
         children = self.output_processor.add_request(request, prompt_text(prompt), request_id)
         try:
             for child in children:
-                self.engine_core.add_request(child)
+                self.client.add_request(child)
         except ValueError as refusal:
             # The other children must not stay behind, and the caller knows the request by another name.
             self._abort([request.request_id], internal=True)
@@ -117,22 +128,31 @@ class LLMEngine:
         self._abort(request_ids, internal=False)
 
     def _abort(self, request_ids: list[str], internal: bool) -> None:
-        self.engine_core.abort_requests(self.output_processor.abort_requests(request_ids, internal))
+        self.client.abort_requests(self.output_processor.abort_requests(request_ids, internal))
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.output_processor.request_states)
 
     @on_map("frontend step", vllm="vllm/v1/engine/llm_engine.py::LLMEngine.step", process="frontend")
     def step(self) -> list[RequestOutput]:
-        """Advance by one step, and return what callers are to be told."""
-        outputs = self.engine_core.step()
+        """Advance by one step, and return what callers are to be told.
+
+        Raises:
+            ValueError: A core in a process of its own refused a request, which is forgotten; the others go on.
+            EngineDeadError: The core is gone.
+        """
+        outputs = self.client.get_output()
         if outputs is None:
             return []
         processed = self.output_processor.process_outputs(outputs.outputs)
         if processed.reqs_to_abort:
-            self.engine_core.abort_requests(processed.reqs_to_abort)
+            self.client.abort_requests(processed.reqs_to_abort)
         return processed.request_outputs
 
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False if requests still hold blocks."""
+        return self.client.reset_prefix_cache()
+
     def shutdown(self) -> None:
-        """Release the model."""
-        self.engine_core.shutdown()
+        """Release the model. Idempotent."""
+        self.client.shutdown()
