@@ -57,14 +57,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     Attributes:
         n: Completions to generate for the prompt, each with a draw of its own.
-        presence_penalty: Subtracted once from the logit of every token that the output has. In [-2, 2].
-        frequency_penalty: Subtracted for each time that the output has the token. In [-2, 2].
-        repetition_penalty: Positive logits of tokens in the prompt or the output are divided by it, negative ones
-            multiplied. Above 0; 1 is off.
         temperature: 0 is greedy. Logits are divided by it before the draw. At most 2; above 0 at least 0.01.
         top_p: Keep the smallest set of tokens whose probability reaches this. 1 keeps all.
         top_k: Keep this many most likely tokens. 0 or -1 keeps all.
         min_p: Drop tokens less likely than this times the most likely one. 0 keeps all.
+        presence_penalty: Subtracted once from the logit of every token that the output has. In [-2, 2].
+        frequency_penalty: Subtracted for each time that the output has the token. In [-2, 2].
+        repetition_penalty: Positive logits of tokens in the prompt or the output are divided by it, negative ones
+            multiplied. Above 0; 1 is off.
         seed: Makes the draw depend on (seed, position) only, not on the batch or on earlier requests. Completion i
             of several draws with seed + i.
         logit_bias: Added to the logits of these token ids.
@@ -90,13 +90,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """
 
     n: int = 1
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     seed: int | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: tuple[int, ...] | None = None

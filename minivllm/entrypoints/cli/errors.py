@@ -54,7 +54,7 @@ def user_errors(command: Callable[..., T]) -> Callable[..., T]:
             if is_debug() or error.name is None or error.name.startswith("minivllm"):
                 raise
             fail(f"the package {error.name!r} is not installed; run: pip install {error.name}", LACKING)
-        except (ValueError, OSError, OverflowError, LackingError, MemoryError) as error:
+        except (ValueError, OSError, ArithmeticError, LackingError, MemoryError) as error:
             if is_debug() or isinstance(error, BrokenPipeError):
                 raise
             lacking = isinstance(error, LackingError | MemoryError) or getattr(error, "is_lacking", False)

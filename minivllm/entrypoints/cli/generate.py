@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import typer
 
 from minivllm.entrypoints.cli.common import examples, note
 from minivllm.entrypoints.cli.errors import user_errors
-from minivllm.sampling_params import SamplingParams
+from minivllm.sampling_params import INTERNAL_FIELDS, SamplingParams
 
 
 def register(app: typer.Typer) -> None:
@@ -98,14 +99,15 @@ def _sampling_params(text: str, flags: dict[str, Any]) -> SamplingParams:
     given = _parse(text, "--sampling")
     if not isinstance(given, dict):
         raise ValueError('--sampling takes a JSON object, such as {"temperature": 0.8, "max_tokens": 64}')
-    known = [name for name in SamplingParams.__struct_fields__ if name != "eos_token_id"]
+    known = [name for name in SamplingParams.__struct_fields__ if name not in INTERNAL_FIELDS]
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
             raise ValueError(f"--sampling: unknown parameter {name!r}; {hint}")
     try:
-        return msgspec.convert({"temperature": 0.0, "max_tokens": 64, **given, **flags}, SamplingParams)
+        # JSON has no keys but strings, and logit_bias has token ids for keys.
+        return msgspec.convert({"temperature": 0.0, "max_tokens": 64, **given, **flags}, SamplingParams, str_keys=True)
     except msgspec.ValidationError as error:
         raise ValueError(f"--sampling: {error}") from None
 
@@ -131,8 +133,27 @@ def _document(output: Any) -> dict[str, Any]:
                 "token_ids": completion.token_ids,
                 "finish_reason": completion.finish_reason,
                 "stop_reason": completion.stop_reason,
-                "logprobs": None,
+                "logprobs": _logprobs(completion.logprobs),
             }
             for completion in output.outputs
         ],
+        **({} if output.prompt_logprobs is None else {"prompt_logprobs": _logprobs(output.prompt_logprobs)}),
     }
+
+
+def _logprobs(positions: Any) -> list[dict[str, Any] | None] | None:
+    """Per position the scores by token id; JSON has no minus infinity, so a token that is ruled out has null."""
+    if positions is None:
+        return None
+    return [
+        position
+        and {
+            str(token_id): {
+                "logprob": entry.logprob if math.isfinite(entry.logprob) else None,
+                "rank": entry.rank,
+                "decoded_token": entry.decoded_token,
+            }
+            for token_id, entry in position.items()
+        }
+        for position in positions
+    ]
