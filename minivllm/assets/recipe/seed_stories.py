@@ -4,6 +4,8 @@ Each entry is (summary, story). The generator puts a few of them in front of eve
 continues in the same plain words, short sentences and complete plots. All were written for this project.
 """
 
+HELD_OUT_SEEDS = 10  # the last ones: neither the teacher nor the model ever sees them
+
 SEED_STORIES: list[tuple[str, str]] = [
     (
         "Lily loses her red kite in a tree. A bird helps her.",
