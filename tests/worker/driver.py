@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from minivllm.config import BatchKind, CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
-from minivllm.core.scheduler_output import CachedRequestData, ModelRunnerOutput, NewRequestData, SchedulerOutput
+from minivllm.core.scheduler_output import (
+    CachedRequestData,
+    LogprobsLists,
+    ModelRunnerOutput,
+    NewRequestData,
+    SchedulerOutput,
+)
 from minivllm.sampling_params import SamplingParams
 from minivllm.worker.prepared_batch import BatchFacts
 from minivllm.worker.worker import Worker
@@ -45,6 +51,9 @@ class PlanDriver:
         self.prompt_len: dict[str, int] = {}
         self.computed: dict[str, int] = {}
         self.blocks: dict[str, list[int]] = {}
+        self.logprobs: dict[str, list[list[float]]] = {}
+        self.ranks: dict[str, list[int]] = {}
+        self.prompt_logprobs: dict[str, LogprobsLists] = {}
         self._params: dict[str, SamplingParams] = {}
         self._seen: set[str] = set()
         self._preempted: set[str] = set()
@@ -88,6 +97,11 @@ class PlanDriver:
         for req_id, new_tokens in zip(output.req_ids, output.sampled_token_ids, strict=True):
             self.tokens[req_id] += new_tokens
             self.computed[req_id] -= len((drafts or {}).get(req_id, [])) - max(len(new_tokens) - 1, 0)
+        for req_id, scores in (output.logprobs or {}).items():
+            self.logprobs.setdefault(req_id, []).extend(scores.logprobs)
+            self.ranks.setdefault(req_id, []).extend(scores.sampled_token_ranks)
+        for req_id, scores in (output.prompt_logprobs_dict or {}).items():
+            self.prompt_logprobs.setdefault(req_id, scores)
         return output
 
     def plan(self, scheduled: dict[str, int], drafts: dict[str, list[int]], preempt: set[str]) -> SchedulerOutput:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -105,6 +107,18 @@ ACTIONS = st.lists(
 )
 
 
+# Every kind of state that a row can have, and rows without any.
+FEATURES: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 1.0},
+    {"temperature": 1.5, "seed": 3, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "logprobs": 2},
+    {"temperature": 0.0, "repetition_penalty": 1.5, "frequency_penalty": 0.5, "presence_penalty": 0.5, "logprobs": 0},
+    {"temperature": 1.0, "bad_words_token_ids": ((5,), (6, 7)), "min_tokens": 5, "all_stop_token_ids": (8, 9)},
+    {"temperature": 0.0, "logit_bias": {4: 2.0, 5: -9.0}, "prompt_logprobs": 1},
+    {"temperature": 1.0, "allowed_token_ids": (3, 14, 15, 92), "frequency_penalty": 2.0, "prompt_logprobs": 0},
+]
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=ACTIONS)
 def test_slots_and_rows_give_the_same_tokens(tiny_llama: Path, actions: list[tuple[str, int]]) -> None:
@@ -113,6 +127,15 @@ def test_slots_and_rows_give_the_same_tokens(tiny_llama: Path, actions: list[tup
     for driver in (slots, rows):
         play(driver, actions)
     assert slots.tokens == rows.tokens
+    assert slots.ranks == rows.ranks
+    for name, scores in slots.logprobs.items():
+        assert len(scores) == len(slots.output(name))
+        for position, other in zip(scores, rows.logprobs[name], strict=True):
+            assert position == pytest.approx(other, abs=1e-4)
+    assert slots.prompt_logprobs.keys() == rows.prompt_logprobs.keys()
+    for name, prompt_scores in slots.prompt_logprobs.items():
+        assert len(prompt_scores.logprobs) == slots.prompt_len[name] - 1
+        assert prompt_scores.sampled_token_ranks == rows.prompt_logprobs[name].sampled_token_ranks
 
 
 def play(driver: PlanDriver, actions: list[tuple[str, int]]) -> None:
@@ -123,8 +146,8 @@ def play(driver: PlanDriver, actions: list[tuple[str, int]]) -> None:
     for count, (action, number) in enumerate(actions):
         if action == "add":
             name = f"r{count}"
-            params = SamplingParams(temperature=1.0) if number % 2 else SamplingParams(temperature=0.0)
-            driver.add(name, [1 + (number + i) % 90 for i in range(1 + number % 11)], params)
+            prompt = [1 + (number + i) % 90 for i in range(1 + number % 11)]
+            driver.add(name, prompt, SamplingParams(**FEATURES[number % len(FEATURES)]))
             waiting.append(name)
         elif action == "finish" and running:
             driver.finish(running.pop(number % len(running)))
