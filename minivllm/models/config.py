@@ -85,6 +85,10 @@ class DecoderConfig:
             )
         if self.head_dim % 2:
             raise ModelError(f"head_dim must be even for rotary embeddings, got {self.head_dim}")
+        if self.rope.kind == "factors" and len(self.rope.factors) != self.head_dim // 2:
+            raise ModelError(
+                f"the frequency factors of rope: expected {self.head_dim // 2} of them, got {len(self.rope.factors)}"
+            )
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -210,13 +214,13 @@ def _rope(raw: dict[str, Any]) -> RopeConfig:
     if not isinstance(parameters, dict):
         raise ModelError(f"rope parameters must be an object, got {parameters!r}")
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    if kind == "factors" and (factors := parameters.get("factors")):  # made by GGUF's reader, never by config.json
-        return RopeConfig(_positive_float(parameters, "rope_theta"), kind="factors", factors=tuple(factors))
+    if kind == "factors":  # from a .gguf file; config.json knows no such type
+        return RopeConfig(_theta(raw, parameters), "factors", factors=_factors(parameters))
     if kind not in ("default", "linear", "llama3"):
         raise ModelError(f"rope type {kind!r} is not supported; supported are default, linear and llama3")
     if parameters.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) != 1.0:
         raise ModelError("partial_rotary_factor is not supported")
-    theta = _positive_float({"rope_theta": 10000.0, **raw, **parameters}, "rope_theta")
+    theta = _theta(raw, parameters)
     if kind == "default":
         return RopeConfig(theta=theta)
     if kind == "linear":
@@ -229,6 +233,17 @@ def _rope(raw: dict[str, Any]) -> RopeConfig:
         high_freq_factor=_positive_float(parameters, "high_freq_factor"),
         original_max_position_embeddings=_positive_int(parameters, "original_max_position_embeddings"),
     )
+
+
+def _theta(raw: dict[str, Any], parameters: dict[str, Any]) -> float:
+    return _positive_float({"rope_theta": 10000.0, **raw, **parameters}, "rope_theta")
+
+
+def _factors(parameters: dict[str, Any]) -> tuple[float, ...]:
+    factors = parameters.get("factors")
+    if not isinstance(factors, list) or not all(isinstance(factor, float) and factor > 0 for factor in factors):
+        raise ModelError("the frequency factors of rope must be numbers above 0")
+    return tuple(factors)
 
 
 def _eos_token_id(folder: Path, raw: dict[str, Any]) -> Any:

@@ -11,3 +11,9 @@ class ModelNotHereError(ModelError):
     """A known model whose files are not on this machine; the message names the command that fetches them."""
 
     is_lacking = True
+
+
+class TooLittleMemoryError(ModelError):
+    """A model that this machine cannot hold; the message says how much is missing."""
+
+    is_lacking = True

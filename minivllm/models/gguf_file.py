@@ -1,13 +1,15 @@
 """Owns GGUF files (llama.cpp's format): the model's sizes in our terms, its tensors under Hugging Face's names.
 
 Quantised tensors are dequantised on the way in, a few rows at a time. Two things differ from a Hugging Face folder:
-names, and the row order of query and key, because llama.cpp rotates neighbouring pairs where we rotate halves.
+names, and for some architectures the row order of query and key, because llama.cpp rotates neighbouring pairs there
+where we rotate halves.
 
 Upstream: vllm/model_executor/model_loader/gguf_loader.py.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,12 @@ import torch
 from minivllm.models.config import DecoderConfig, from_dict
 from minivllm.models.errors import ModelError
 from minivllm.models.gguf_header import GGUFTensor, read_header
+from minivllm.models.registry import ARCHITECTURES, architecture_of
+from minivllm.models.weights import check_finite
 
-_ARCHITECTURES = {"llama": "LlamaForCausalLM"}
-_ROWS_AT_ONCE = 2048
+_ARCHITECTURES = {entry.gguf: entry.name for entry in ARCHITECTURES.values() if entry.gguf}
+_NUMBERS_AT_ONCE = 2**20
+_ROPE_FACTORS = "rope_freqs.weight"
 
 # Their metadata keys, after the architecture's name, and config.json's.
 _KEYS = {
@@ -32,6 +37,7 @@ _KEYS = {
     "attention.head_count_kv": "num_key_value_heads",
     "attention.key_length": "head_dim",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.sliding_window": "sliding_window",
 }
 _TOP_LEVEL = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -44,6 +50,8 @@ _IN_LAYER = {
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
@@ -59,6 +67,7 @@ class GGUFFile:
         header = read_header(path)
         self._metadata = header.metadata
         self._tensors = {_hugging_face_name(tensor.name): tensor for tensor in header.tensors}
+        self._rope_factors = self._tensors.pop(_ROPE_FACTORS, None)
         self.config = self._config()
 
     def _config(self) -> DecoderConfig:
@@ -66,33 +75,48 @@ class GGUFFile:
         if kind not in _ARCHITECTURES:
             known = ", ".join(_ARCHITECTURES)
             raise ModelError(f"{self.path}: architecture {kind!r} is not supported; supported are {known}")
-        embedding = self._tensors.get("model.embed_tokens.weight")
+        self._refuse_unsupported(kind)
         raw = {ours: self._metadata.get(f"{kind}.{theirs}") for theirs, ours in _KEYS.items()}
+        # llama.cpp's converter writes Mistral as "llama"; a window is what tells them apart.
+        windowed = kind == "llama" and raw["sliding_window"] is not None
+        embedding = self._tensors.get("model.embed_tokens.weight")
         raw |= {
-            "architectures": [_ARCHITECTURES[kind]],
+            "architectures": ["MistralForCausalLM" if windowed else _ARCHITECTURES[kind]],
             "vocab_size": embedding.shape[0] if embedding else self._metadata.get(f"{kind}.vocab_size"),
             "rope_parameters": self._rope(kind),
             "tie_word_embeddings": "lm_head.weight" not in self._tensors,
             "eos_token_id": self._metadata.get("tokenizer.ggml.eos_token_id"),
             "dtype": "bfloat16",
+            "attention_bias": kind != "qwen2" and "model.layers.0.self_attn.q_proj.bias" in self._tensors,
+            "mlp_bias": "model.layers.0.mlp.up_proj.bias" in self._tensors,
         }
         try:
             config = from_dict(raw)
         except ModelError as error:
             raise ModelError(f"{self.path}: {error}") from None
-        if self._metadata.get(f"{kind}.rope.dimension_count", config.head_dim) != config.head_dim:
-            raise ModelError(f"{self.path}: rotating only a part of each head is not supported")
+        for key in ("rope.dimension_count", "attention.value_length"):
+            value = self._metadata.get(f"{kind}.{key}", config.head_dim)
+            if value != config.head_dim:
+                raise ModelError(
+                    f"{self.path}: {key} is {value}, and only the head size, {config.head_dim}, is supported"
+                )
         return config
 
+    def _refuse_unsupported(self, kind: str) -> None:
+        parts, experts = self._metadata.get("split.count", 1), self._metadata.get(f"{kind}.expert_count", 0)
+        if parts not in (0, 1):
+            raise ModelError(f"{self.path}: one of {parts} parts of a model; merge them with llama-gguf-split --merge")
+        if experts:
+            raise ModelError(f"{self.path}: expert_count is {experts}, and mixtures of experts are not supported")
+
     def _rope(self, kind: str) -> dict[str, Any]:
-        if "rope_freqs.weight" in self._tensors:
-            raise ModelError(f"{self.path}: rope scaling by rope_freqs.weight is not supported")
+        rope = {"rope_theta": self._metadata.get(f"{kind}.rope.freq_base", 10000.0)}
+        if self._rope_factors is not None:
+            factors = self._rows(self._rope_factors, 0, 1).squeeze(0)  # (head_dim / 2,)
+            return rope | {"rope_type": "factors", "factors": factors.tolist()}
         scaling = self._metadata.get(f"{kind}.rope.scaling.type", "none")
-        return {
-            "rope_type": "default" if scaling == "none" else scaling,
-            "rope_theta": self._metadata.get(f"{kind}.rope.freq_base", 10000.0),
-            "factor": self._metadata.get(f"{kind}.rope.scaling.factor"),
-        }
+        factor = self._metadata.get(f"{kind}.rope.scaling.factor")
+        return rope | {"rope_type": "default" if scaling == "none" else scaling, "factor": factor}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         self._check_size()
@@ -102,17 +126,22 @@ class GGUFFile:
         return self.path
 
     def copy_into(self, name: str, slot: torch.Tensor) -> None:
+        tensor, heads = self._tensors[name], self._heads_of_pairs(name)
+        if slot.dim() == 1:
+            row = self._rows(tensor, 0, 1).squeeze(0)
+            slot.copy_(_halves_from_pairs(row, heads) if heads else row)
+            return
+        # A head's rows change places among each other only, so the pieces are whole heads.
+        rows_at_once = len(slot) // heads if heads else max(1, _NUMBERS_AT_ONCE // slot.shape[1])
+        for start in range(0, len(slot), rows_at_once):
+            part = slot[start : start + rows_at_once]
+            rows = self._rows(tensor, start, len(part))
+            part.copy_(_halves_from_pairs(rows, 1) if heads else rows)
+
+    def _heads_of_pairs(self, name: str) -> int:
+        """How many heads a tensor has if its rows are in the order of pairs; 0 if they are not."""
         heads = {"q_proj": self.config.num_attention_heads, "k_proj": self.config.num_key_value_heads}
-        kind = name.split(".")[-2]
-        tensor = self._tensors[name]
-        if kind in heads:
-            slot.copy_(_halves_from_pairs(self._rows(tensor, 0, len(slot)), heads[kind]))
-        elif slot.dim() == 1:
-            slot.copy_(self._rows(tensor, 0, 1).squeeze(0))
-        else:
-            for start in range(0, len(slot), _ROWS_AT_ONCE):
-                part = slot[start : start + _ROWS_AT_ONCE]
-                part.copy_(self._rows(tensor, start, len(part)))
+        return heads.get(name.split(".")[-2], 0) if architecture_of(self.config.architecture).gguf_pairs else 0
 
     def _rows(self, tensor: GGUFTensor, start: int, count: int) -> torch.Tensor:
         """Some rows, dequantised: (count, columns) float32. A vector is one row."""
@@ -121,8 +150,13 @@ class GGUFFile:
         kind, row_bytes = _layout(self.path, tensor)
         with self.path.open("rb") as file:
             raw = np.fromfile(file, np.uint8, count * row_bytes, offset=tensor.offset + start * row_bytes)
+        if len(raw) != count * row_bytes:
+            raise ModelError(f"{self.path}: tensor {tensor.name}: expected {count * row_bytes} bytes, got {len(raw)}")
         rows = raw.reshape(count, row_bytes)
-        return torch.from_numpy(dequantize(rows.view(_NUMBERS.get(kind.name, np.uint8)), kind))
+        with np.errstate(all="ignore"):  # damaged scales are found below
+            numbers = torch.from_numpy(dequantize(rows.view(_NUMBERS.get(kind.name, np.uint8)), kind))
+        check_finite(self.path, tensor.name, numbers)
+        return numbers
 
     def _check_size(self) -> None:
         size = self.path.stat().st_size
@@ -151,8 +185,33 @@ def _layout(path: Path, tensor: GGUFTensor) -> tuple[Any, int]:
         raise ModelError(
             f"{path}: tensor {tensor.name} has unknown type {tensor.type}; update the package gguf"
         ) from None
+    if kind.name not in quantisations():
+        known = ", ".join(quantisations())
+        raise ModelError(f"{path}: tensor {tensor.name} has type {kind.name}; supported are {known}")
     numbers_per_group, bytes_per_group = GGML_QUANT_SIZES[kind]
-    return kind, tensor.shape[-1] // numbers_per_group * bytes_per_group
+    columns = tensor.shape[-1]
+    if columns % numbers_per_group:
+        raise ModelError(
+            f"{path}: tensor {tensor.name}: expected columns in groups of {numbers_per_group} for type {kind.name}, "
+            f"got {columns}"
+        )
+    return kind, columns // numbers_per_group * bytes_per_group
+
+
+@functools.cache
+def quantisations() -> tuple[str, ...]:
+    """The types that the installed package gguf can dequantise, by name."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    names = []
+    for kind in GGMLQuantizationType:
+        try:
+            dequantize(np.zeros(GGML_QUANT_SIZES[kind][1], np.uint8).view(_NUMBERS.get(kind.name, np.uint8)), kind)
+        except NotImplementedError:
+            continue
+        names.append(kind.name)
+    return tuple(names)
 
 
 def _hugging_face_name(name: str) -> str:
@@ -162,7 +221,6 @@ def _hugging_face_name(name: str) -> str:
     return _TOP_LEVEL.get(name, name)
 
 
-def _halves_from_pairs(weight: torch.Tensor, heads: int) -> torch.Tensor:
+def _halves_from_pairs(rows: torch.Tensor, heads: int) -> torch.Tensor:
     """Row order of rotation: from (x0, y0, x1, y1, ...) of each head to (x0, x1, ..., y0, y1, ...)."""
-    rows, columns = weight.shape
-    return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
+    return rows.view(heads, len(rows) // heads // 2, 2, -1).transpose(1, 2).reshape(rows.shape)

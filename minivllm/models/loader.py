@@ -5,6 +5,8 @@ Upstream: vllm/model_executor/model_loader/default_loader.py.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from minivllm.models.config import DecoderConfig, from_folder
@@ -15,6 +17,7 @@ from minivllm.models.registry import CausalLM, resolve
 from minivllm.models.weights import SafetensorsWeights, WeightFile
 from minivllm.sourcemap.registry import on_map
 
+_DUMMY_NUMBERS_AT_ONCE = 2**20
 # Tables that old checkpoints store and every implementation computes.
 _COMPUTED = ("rotary_emb.inv_freq",)
 
@@ -26,6 +29,11 @@ class ModelLoader:
         self._files = files
         self._gguf = GGUFFile(files.path) if files.kind == "gguf" else None
         self.config: DecoderConfig = self._gguf.config if self._gguf else from_folder(files.path)
+
+    def weight_bytes(self, dtype: torch.dtype) -> int:
+        """Memory that the weights will take."""
+        slots = _skeleton(self.config, self._files.path).weight_slots()
+        return sum(slot.numel() for slot in slots.values()) * dtype.itemsize
 
     @on_map(
         "load the weights",
@@ -50,8 +58,27 @@ class ModelLoader:
             if name.endswith("norm.weight"):
                 slot.fill_(1.0)
             else:
-                slot.copy_(torch.randn(slot.shape, generator=generator) * 0.02)
+                for part in slot.view(-1).split(_DUMMY_NUMBERS_AT_ONCE):
+                    part.copy_(torch.randn(part.shape, generator=generator) * 0.02)
         return model
+
+
+def _skeleton(config: DecoderConfig, file: Path) -> CausalLM:
+    """The model for its shapes only. Memory that nobody writes to is never given out, so this takes none. (The device
+    "meta" would do as well, but imports 500 modules of torch, and that takes longer than to load a small model.)"""
+    try:
+        return resolve(config.architecture)(config, torch.device("cpu"), torch.bfloat16)
+    except RuntimeError:
+        sizes = (
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "head_dim",
+        )
+        shown = ", ".join(f"{name} {getattr(config, name)}" for name in sizes)
+        raise ModelError(f"{file}: no machine has the memory for a model of these sizes: {shown}") from None
 
 
 def _check(config: DecoderConfig, weights: WeightFile) -> None:
@@ -62,10 +89,7 @@ def _check(config: DecoderConfig, weights: WeightFile) -> None:
             f"{weights.file_of('')}: {len(shapes)} tensors cannot fill num_hidden_layers ({config.num_hidden_layers}): "
             "configuration and weights do not fit together"
         )
-    try:
-        slots = resolve(config.architecture)(config, torch.device("meta"), torch.float32).weight_slots()
-    except RuntimeError as error:
-        raise ModelError(f"{weights.file_of('')}: a model of these sizes cannot exist ({error})") from None
+    slots = _skeleton(config, weights.file_of("")).weight_slots()
     tied = config.tie_word_embeddings
     ignored = {name for name in shapes if name.endswith(_COMPUTED) or (tied and name == "lm_head.weight")}
     missing = sorted(slots.keys() - shapes.keys())

@@ -1,4 +1,4 @@
-"""Owns the interface to weights on disk, and safetensors files.
+"""Owns the interface to weights on disk, and folders of safetensors files.
 
 A model says which tensors it wants and where they go; a `WeightFile` says which it has and copies one at a time, so
 that loading needs hardly more memory than the weights themselves.
@@ -9,13 +9,13 @@ Upstream: vllm/model_executor/model_loader/weight_utils.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from minivllm.models.config import read_json
 from minivllm.models.errors import ModelError
+from minivllm.models.safetensors_file import SafetensorsFile
 
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -36,35 +36,44 @@ class WeightFile(Protocol):
         ...
 
 
+def check_finite(file: Path, name: str, numbers: torch.Tensor) -> None:
+    """Refuse weights that would turn every output into NaN. One sum is cheap, and any NaN or infinity shows in it."""
+    if not torch.isfinite(numbers.sum(dtype=torch.float32)):
+        raise ModelError(f"{file}: tensor {name}: expected numbers, got NaN or infinity; download it again")
+
+
 class SafetensorsWeights:
     """model.safetensors, or the shards named by its index."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._files = {file: _open(folder / file) for file in _weight_files(folder)}
-        self._file_of = {name: file for file, handle in self._files.items() for name in handle.keys()}  # noqa: SIM118
+        file_of = _weight_map(folder)
+        self._files = {file: _open(folder / file) for file in sorted(set(file_of.values()) or {"model.safetensors"})}
+        for name, file in file_of.items():
+            if name not in self._files[file].tensors:
+                raise ModelError(f"{folder / file}: tensor {name} is missing: {INDEX_FILE} says that it is here")
+        self._file_of = {name: file for file in self._files.values() for name in file.tensors}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(self._files[file].get_slice(name).get_shape()) for name, file in self._file_of.items()}
+        return {name: file.tensors[name].shape for name, file in self._file_of.items()}
 
     def file_of(self, name: str) -> Path:
-        return self._folder / self._file_of.get(name, next(iter(self._files)))
+        return self._file_of[name].path if name in self._file_of else self._folder / next(iter(self._files))
 
     def copy_into(self, name: str, slot: torch.Tensor) -> None:
-        try:
-            slot.copy_(self._files[self._file_of[name]].get_tensor(name))
-        except (SafetensorError, OSError, RuntimeError) as error:
-            raise ModelError(f"{self.file_of(name)}: tensor {name} cannot be read ({error})") from None
+        file, flat, start = self._file_of[name], slot.view(-1), 0
+        for numbers in file.pieces(name):
+            check_finite(file.path, name, numbers)
+            flat[start : start + len(numbers)].copy_(numbers)
+            start += len(numbers)
 
 
-def _weight_files(folder: Path) -> list[str]:
+def _weight_map(folder: Path) -> dict[str, str]:
+    """The file of each tensor according to the index; empty if there is one file without an index."""
     if (folder / INDEX_FILE).exists():
-        weight_map = read_json(folder / INDEX_FILE).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values() or [None]):
-            raise ModelError(f"{folder / INDEX_FILE}: key 'weight_map' must name the file of each tensor")
-        return sorted(set(weight_map.values()))
+        return _read_index(folder / INDEX_FILE)
     if (folder / "model.safetensors").exists():
-        return ["model.safetensors"]
+        return {}
     pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
     if pickles:
         raise ModelError(
@@ -74,12 +83,17 @@ def _weight_files(folder: Path) -> list[str]:
     raise ModelError(f"{folder}: no weights here: expected model.safetensors or {INDEX_FILE}")
 
 
-def _open(file: Path) -> Any:
+def _read_index(index: Path) -> dict[str, str]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values() or [None]):
+        raise ModelError(f"{index}: key 'weight_map' must name the file of each tensor")
+    for name, file in weight_map.items():
+        if not file or Path(file).name != file or file in (".", "..") or "\\" in file:
+            raise ModelError(f"{index}: tensor {name}: expected a file beside the index, got {file!r}")
+    return weight_map
+
+
+def _open(file: Path) -> SafetensorsFile:
     if not file.exists():
         raise ModelError(f"{file}: named by {INDEX_FILE}, and not there; download the model again")
-    try:
-        return safe_open(str(file), framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise ModelError(
-            f"{file}: not a complete safetensors file ({error}); it has {file.stat().st_size} bytes; download it again"
-        ) from None
+    return SafetensorsFile(file)

@@ -40,7 +40,7 @@ class KVCacheSizing:
 
     def __str__(self) -> str:
         return (
-            f"KV cache: {self.num_blocks} blocks of {_mib(self.bytes_per_block)} = {_mib(self.memory_bytes)}, "
+            f"KV cache: {self.num_blocks} blocks of {mib(self.bytes_per_block)} = {mib(self.memory_bytes)}, "
             f"room for {self.num_tokens} tokens ({self.reason})"
         )
 
@@ -59,7 +59,7 @@ def size_kv_cache(
         return _report(cache.num_gpu_blocks, cache.block_size, bytes_per_block, "num_gpu_blocks is set")
     blocks_per_sequence = -(-limits.max_model_len // cache.block_size)
     if cache.kv_cache_memory_bytes is not None:
-        memory, reason = cache.kv_cache_memory_bytes, f"kv_cache_memory_bytes is {_mib(cache.kv_cache_memory_bytes)}"
+        memory, reason = cache.kv_cache_memory_bytes, f"kv_cache_memory_bytes is {mib(cache.kv_cache_memory_bytes)}"
         num_blocks = memory // bytes_per_block
     else:
         share = _CPU_SHARE if device.type == "cpu" else _GPU_SHARE
@@ -73,8 +73,8 @@ def size_kv_cache(
     if num_blocks < least:
         raise ValueError(
             f"one sequence of max_model_len {limits.max_model_len} needs {least} KV blocks "
-            f"({_mib(least * bytes_per_block)}), and {_mib(memory)} ({reason}) hold {num_blocks}: "
-            f"{_mib(least * bytes_per_block - memory)} are missing; lower max_model_len or raise kv_cache_memory_bytes"
+            f"({mib(least * bytes_per_block)}), and {mib(memory)} ({reason}) hold {num_blocks}: "
+            f"{mib(least * bytes_per_block - memory)} are missing; lower max_model_len or raise kv_cache_memory_bytes"
         )
     return _report(num_blocks, cache.block_size, bytes_per_block, reason)
 
@@ -101,5 +101,6 @@ def _report(num_blocks: int, block_size: int, bytes_per_block: int, reason: str)
     return KVCacheSizing(bytes_per_block, num_blocks, tokens, num_blocks * bytes_per_block, reason)
 
 
-def _mib(num_bytes: int) -> str:
+def mib(num_bytes: int) -> str:
+    """Bytes for a reader."""
     return f"{num_bytes / 2**20:.1f} MiB"

@@ -10,12 +10,12 @@ import torch
 from minivllm.attention.backend import select_backend
 from minivllm.config import VllmConfig
 from minivllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
-from minivllm.models.errors import ModelError
+from minivllm.models.errors import ModelError, TooLittleMemoryError
 from minivllm.models.loader import ModelLoader
 from minivllm.models.model_zoo import find_model
 from minivllm.sourcemap.registry import on_map
 from minivllm.worker.gpu_model_runner import GPUModelRunner
-from minivllm.worker.kv_cache_sizing import KVCacheSizing, size_kv_cache
+from minivllm.worker.kv_cache_sizing import KVCacheSizing, free_memory, mib, size_kv_cache
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -61,6 +61,7 @@ class Worker:
     def load_model(self) -> None:
         """Read the weights (or make random ones) and build the runner."""
         model_config = self._config.model_config
+        self._check_memory(model_config.model)
         if model_config.load_format == "dummy":
             model = self._loader.dummy(self.device, self.dtype, model_config.seed)
         else:
@@ -73,6 +74,14 @@ class Worker:
             self._config.attention_backend,
         )
         self._runner = GPUModelRunner(self._config, model, attention, self.device, self.dtype)
+
+    def _check_memory(self, model: str) -> None:
+        needed, free = self._loader.weight_bytes(self.dtype), free_memory(self.device)
+        if needed > free:
+            raise TooLittleMemoryError(
+                f"the weights of {model} take {mib(needed)} in {str(self.dtype).removeprefix('torch.')}, and "
+                f"{mib(free)} of memory are free: {mib(needed - free)} are missing; take a smaller model or dtype"
+            )
 
     @on_map(
         "size the KV cache",

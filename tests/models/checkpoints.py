@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
 import torch
 from transformers import (
     LlamaConfig,
@@ -75,69 +73,3 @@ def reference_logits(model: PreTrainedModel, token_ids: list[int]) -> torch.Tens
     """Teacher-forced logits of every position: (tokens, vocab_size)."""
     logits: torch.Tensor = model(torch.tensor([token_ids])).logits[0]
     return logits
-
-
-_GGUF_NAMES = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-
-
-def save_gguf(
-    file: Path,
-    model: PreTrainedModel,
-    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
-    *,
-    without: str = "",
-    metadata: dict[str, Any] | None = None,
-) -> None:
-    """Write a model as llama.cpp's converter does: its names, its row order of query and key."""
-    config = model.config
-    writer = gguf.GGUFWriter(file, "llama")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_uint32("tokenizer.ggml.eos_token_id", 2)
-    for key, value in (metadata or {}).items():
-        writer.add_string(key, value)
-    for name, tensor in model.state_dict().items():
-        target = _gguf_name(name)
-        if (name == "lm_head.weight" and config.tie_word_embeddings) or target == without:
-            continue
-        weight = tensor.float().numpy()
-        if name.endswith("q_proj.weight"):
-            weight = _pairs_from_halves(weight, config.num_attention_heads)
-        if name.endswith("k_proj.weight"):
-            weight = _pairs_from_halves(weight, config.num_key_value_heads)
-        chosen = kind if weight.ndim == 2 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(target, gguf.quants.quantize(weight, chosen), raw_dtype=chosen)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _gguf_name(name: str) -> str:
-    top = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-    stem = name.removesuffix(".weight")
-    if stem in top:
-        return f"{top[stem]}.weight"
-    _, _, layer, inner = stem.split(".", 3)
-    return f"blk.{layer}.{_GGUF_NAMES[inner]}.weight"
-
-
-def _pairs_from_halves(weight: np.ndarray, heads: int) -> np.ndarray:
-    rows, columns = weight.shape
-    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
