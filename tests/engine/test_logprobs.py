@@ -1,0 +1,206 @@
+"""Scores reach callers whole and right, however the engine cuts, caches, preempts and orders the work."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from minivllm import LLM, SamplingParams
+from minivllm.core.messages import EngineCoreOutput
+from minivllm.core.scheduler import Scheduler
+from minivllm.core.scheduler_output import LogprobsLists
+from minivllm.engine.logprobs import LogprobsProcessor
+from minivllm.outputs import RequestOutput
+from minivllm.sampling_params import RequestOutputKind
+from minivllm.tokenizer import Tokenizer, load_tokenizer
+
+LONG = "One day, a girl named Lucy went to the park with her mom. They saw a big tree and a small bird."
+PROMPTS = [LONG, "Once upon a time", LONG + " The bird was", "A", LONG]
+ASKS = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True, logprobs=3, prompt_logprobs=2)
+SMALL: dict[str, Any] = {"max_model_len": 256, "num_gpu_blocks_override": 300, "block_size": 4}
+
+
+def generate(llm: LLM, prompts: list[str], params: SamplingParams = ASKS) -> dict[str, RequestOutput]:
+    return {prompt: output for prompt, output in zip(prompts, llm.generate(prompts, params), strict=True)}
+
+
+def assert_same(ours: RequestOutput, expected: RequestOutput) -> None:
+    """The same tokens, ranks and texts; scores up to rounding."""
+    mine, theirs = ours.outputs[0], expected.outputs[0]
+    assert mine.token_ids == theirs.token_ids
+    assert mine.cumulative_logprob == pytest.approx(theirs.cumulative_logprob, abs=1e-3)
+    for a, b in ((mine.logprobs, theirs.logprobs), (ours.prompt_logprobs, expected.prompt_logprobs)):
+        assert a is not None
+        assert b is not None
+        for position, other in zip(a, b, strict=True):
+            if position is None or other is None:
+                assert position is other
+                continue
+            assert position.keys() == other.keys()
+            for entry, same in zip(position.values(), other.values(), strict=True):
+                assert (entry.rank, entry.decoded_token) == (same.rank, same.decoded_token)
+                assert entry.logprob == pytest.approx(same.logprob, abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_model: Path) -> dict[str, RequestOutput]:
+    """Each prompt alone, in one chunk, with nothing cached."""
+    llm = LLM(model=str(tiny_model), **SMALL, enable_prefix_caching=False)
+    return {prompt: generate(llm, [prompt])[prompt] for prompt in set(PROMPTS)}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="together"),
+        pytest.param({"batch": "rows"}, id="rows"),
+        pytest.param({"async_scheduling": True}, id="async"),
+        pytest.param({"multiprocess": True}, id="core in a process of its own"),
+        pytest.param({"max_num_batched_tokens": 8, "max_num_seqs": 3}, id="small chunks"),
+        pytest.param({"long_prefill_token_threshold": 5, "batch": "rows"}, id="chunk limit, rows"),
+        pytest.param({"num_gpu_blocks_override": 35, "scheduler_reserve_full_isl": False}, id="preempted"),
+        pytest.param({"num_gpu_blocks_override": 35, "async_scheduling": True}, id="preempted, async"),
+    ],
+)
+def test_scores_do_not_depend_on_how_they_are_computed(
+    tiny_model: Path, expected: dict[str, RequestOutput], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victims = []
+    preempt = Scheduler.preempt_request
+    monkeypatch.setattr(
+        Scheduler, "preempt_request", lambda self, victim: (victims.append(victim), preempt(self, victim))
+    )
+    llm = LLM(model=str(tiny_model), **{**SMALL, **settings})
+    for prompt, output in generate(llm, PROMPTS).items():
+        assert_same(output, expected[prompt])
+    assert bool(victims) == ("num_gpu_blocks_override" in settings)
+    llm.llm_engine.shutdown()
+
+
+def test_prompt_scores_do_not_depend_on_what_is_cached_or_on_the_order(
+    tiny_model: Path, expected: dict[str, RequestOutput]
+) -> None:
+    for order in itertools.islice(itertools.permutations(sorted(expected)), 0, None, 7):
+        llm = LLM(model=str(tiny_model), **SMALL)
+        generate(llm, [LONG], msgspec.structs.replace(ASKS, prompt_logprobs=None, skip_reading_prefix_cache=False))
+        for prompt in order:
+            output = generate(llm, [prompt])[prompt]
+            assert output.num_cached_tokens == 0
+            assert_same(output, expected[prompt])
+
+
+def test_scores_of_sampled_tokens_with_a_prefix_hit(tiny_model: Path, expected: dict[str, RequestOutput]) -> None:
+    llm = LLM(model=str(tiny_model), **SMALL)
+    params = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True, logprobs=3)
+    for _ in range(2):
+        output = generate(llm, [LONG], params)[LONG]
+        assert output.prompt_logprobs is None
+        output.prompt_logprobs = expected[LONG].prompt_logprobs
+        assert_same(output, expected[LONG])
+    assert output.num_cached_tokens
+
+
+def test_each_token_has_its_score_first_and_the_sum_is_their_sum(expected: dict[str, RequestOutput]) -> None:
+    for output in expected.values():
+        completion = output.outputs[0]
+        assert completion.logprobs is not None
+        first = [next(iter(position.items())) for position in completion.logprobs]
+        assert [token_id for token_id, _ in first] == completion.token_ids
+        assert all(entry.rank == 1 for _, entry in first), "greedy"
+        assert completion.cumulative_logprob == pytest.approx(sum(entry.logprob for _, entry in first))
+        assert output.prompt_logprobs is not None
+        assert output.prompt_logprobs[0] is None
+        prompt = [next(iter(position)) for position in output.prompt_logprobs[1:] if position is not None]
+        assert prompt == output.prompt_token_ids[1:]
+
+
+def test_scores_are_cut_with_the_tokens_at_a_stop(tiny_model: Path, expected: dict[str, RequestOutput]) -> None:
+    llm = LLM(model=str(tiny_model), **SMALL)
+    tokens = expected[LONG].outputs[0].token_ids
+    at = next(i for i in range(2, 10) if tokens[i] not in tokens[:i])
+    [output] = llm.generate(LONG, msgspec.structs.replace(ASKS, stop_token_ids=(tokens[at],)))
+    assert output.outputs[0].token_ids == tokens[: at + 1]
+    assert output.outputs[0].logprobs is not None
+    assert len(output.outputs[0].logprobs) == at + 1
+
+
+def test_deltas_bring_the_scores_of_their_tokens_and_the_prompts_once(
+    tiny_model: Path, expected: dict[str, RequestOutput]
+) -> None:
+    engine = LLM(model=str(tiny_model), **SMALL).llm_engine
+    engine.add_request("a", LONG, msgspec.structs.replace(ASKS, output_kind=RequestOutputKind.DELTA))
+    scores, prompts = [], []
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            assert output.outputs[0].logprobs is not None
+            assert len(output.outputs[0].logprobs) == len(output.outputs[0].token_ids)
+            scores += output.outputs[0].logprobs
+            prompts.append(output.prompt_logprobs)
+    assert [list(position) for position in scores] == [list(p) for p in expected[LONG].outputs[0].logprobs or []]
+    assert len(prompts[0] or []) == len(expected[LONG].prompt_token_ids)
+    assert not any(prompts[1:])
+
+
+def test_several_completions_have_scores_of_their_own(tiny_model: Path) -> None:
+    llm = LLM(model=str(tiny_model), **SMALL)
+    params = SamplingParams(n=3, seed=1, max_tokens=5, logprobs=0, prompt_logprobs=0, ignore_eos=True)
+    [output] = llm.generate("Once upon a time", params)
+    assert output.prompt_logprobs is not None
+    assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
+    for completion in output.outputs:
+        assert completion.logprobs is not None
+        assert [list(position) for position in completion.logprobs] == [[token_id] for token_id in completion.token_ids]
+
+
+def test_nobody_asks_nobody_is_told(tiny_model: Path) -> None:
+    [output] = LLM(model=str(tiny_model), **SMALL).generate("A", SamplingParams(temperature=0.0, max_tokens=2))
+    completion = output.outputs[0]
+    assert output.prompt_logprobs is completion.logprobs is completion.cumulative_logprob is None
+
+
+def test_a_broken_model_is_one_clear_error_and_not_the_end(tiny_model: Path) -> None:
+    llm = LLM(model=str(tiny_model), **SMALL)
+    [before] = llm.generate("A", ASKS)
+    norm = llm.llm_engine.engine_core.model_executor.worker.runner.model.norm.weight  # type: ignore[attr-defined]
+    saved = norm.clone()
+    with torch.inference_mode():
+        norm.fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match=r"request .*: its logits at position 1 are not numbers"):
+        llm.generate("A", ASKS)
+    with torch.inference_mode():
+        norm.copy_(saved)
+    assert not llm.llm_engine.has_unfinished_requests()
+    [after] = llm.generate("A", ASKS)
+    assert after.outputs[0].token_ids == before.outputs[0].token_ids
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> Tokenizer:
+    return load_tokenizer(tiny_model)
+
+
+@pytest.mark.parametrize("text", ["é", "日本", "🙂!", "a🙂b"])
+def test_the_last_token_of_a_character_has_its_text(tokenizer: Tokenizer, text: str) -> None:
+    token_ids = tokenizer.encode(text, add_special_tokens=False)
+    processor = LogprobsProcessor(tokenizer, SamplingParams(logprobs=0))
+    for count, token_id in enumerate(token_ids, 1):
+        scores = LogprobsLists([[token_id]], [[-1.0]], [1])
+        processor.update_from_output(EngineCoreOutput("a", [token_id], new_logprobs=scores), count)
+    assert processor.logprobs is not None
+    pieces = [entry.decoded_token for position in processor.logprobs for entry in position.values()]
+    assert "".join(piece or "" for piece in pieces) == text
+    assert "" in pieces, "the tokenizer splits the character"
+    assert processor.cumulative_logprob == -len(token_ids)
+
+
+def test_without_a_tokenizer_there_are_no_texts() -> None:
+    processor = LogprobsProcessor(None, SamplingParams(logprobs=1))
+    scores = LogprobsLists([[5, 6]], [[-1.0, -0.5]], [2])
+    processor.update_from_output(EngineCoreOutput("a", [5], new_logprobs=scores), 1)
+    assert processor.logprobs is not None
+    assert [(t, e.rank, e.decoded_token) for t, e in processor.logprobs[0].items()] == [(5, 2, None), (6, 1, None)]

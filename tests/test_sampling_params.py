@@ -1,0 +1,78 @@
+"""What may be asked of a draw: ranges, forms that mean the same, and one clear line for everything else."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from minivllm.sampling_params import SamplingParams
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"temperature": -0.1}, "temperature must be in [0, 2], got -0.1"),
+        ({"temperature": 2.01}, "temperature must be in [0, 2], got 2.01"),
+        ({"temperature": float("nan")}, "temperature must be in [0, 2], got nan"),
+        ({"temperature": "hot"}, "temperature must be in [0, 2], got 'hot'"),
+        ({"top_p": 0}, "top_p must be in (0, 1], got 0"),
+        ({"top_k": -2}, "top_k must be -1 or 0 (keep all)"),
+        ({"top_k": 1.5}, "got 1.5"),
+        ({"min_p": 1.1}, "min_p must be in [0, 1], got 1.1"),
+        ({"presence_penalty": 2.1}, "presence_penalty must be in [-2, 2], got 2.1"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty must be in [-2, 2], got -2.1"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be a finite number above 0, got 0"),
+        ({"repetition_penalty": float("inf")}, "repetition_penalty must be a finite number above 0, got inf"),
+        ({"seed": 2**64}, "seed must be an integer of 64 bits"),
+        ({"seed": 0.5}, "seed must be an integer of 64 bits, got 0.5"),
+        ({"logprobs": -2}, "logprobs must be 0 or more, or -1 for all tokens, got -2"),
+        ({"prompt_logprobs": 1.0}, "prompt_logprobs must be 0 or more, or -1 for all tokens, got 1.0"),
+        ({"allowed_token_ids": []}, "allowed_token_ids is empty"),
+        ({"allowed_token_ids": ["a"]}, "allowed_token_ids must be a list of token ids, got ('a',)"),
+        ({"bad_words": ["good", " "]}, "bad_words must be a list of texts that are not blank"),
+        ({"bad_words": "word"}, "bad_words must be a list of texts that are not blank, got 'word'"),
+        ({"logit_bias": {1: float("inf")}}, "logit_bias must map token ids to finite numbers, got 1: inf"),
+        ({"logit_bias": {"1": 1.0}}, "logit_bias must map token ids to finite numbers, got '1': 1.0"),
+        ({"logit_bias": [1]}, "logit_bias must map token ids to numbers, got [1]"),
+    ],
+)
+def test_a_value_without_meaning_is_refused_with_its_limit(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        SamplingParams(**params)
+
+
+@pytest.mark.parametrize(
+    ("params", "name", "value"),
+    [
+        ({"temperature": 1e-7}, "temperature", 0.01),  # like vLLM: less would overflow
+        ({"temperature": 0.009}, "temperature", 0.01),
+        ({"temperature": 0}, "temperature", 0),
+        ({"seed": -1}, "seed", None),
+        ({"logprobs": True}, "logprobs", 1),
+        ({"bad_words": None}, "bad_words", ()),
+        ({"bad_words": ["a"]}, "bad_words", ("a",)),
+        ({"allowed_token_ids": [3, 4]}, "allowed_token_ids", (3, 4)),
+        ({"stop_token_ids": [3]}, "stop_token_ids", (3,)),
+        # A cached position is not computed, so its scores would be missing.
+        ({"prompt_logprobs": 0}, "skip_reading_prefix_cache", True),
+        ({"logprobs": 0}, "skip_reading_prefix_cache", False),
+    ],
+)
+def test_forms_that_mean_the_same_become_one(params: dict[str, Any], name: str, value: Any) -> None:
+    assert getattr(SamplingParams(**params), name) == value
+
+
+def test_parameters_survive_the_way_to_the_core() -> None:
+    params = SamplingParams(
+        temperature=0.3,
+        logit_bias={7: -1.5},
+        allowed_token_ids=[1, 7],
+        bad_words=["no"],
+        bad_words_token_ids=((1, 2),),
+        prompt_logprobs=2,
+        presence_penalty=1,
+    )
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
