@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from minivllm.config import CacheConfig, SchedulerConfig
 from minivllm.core.admission import RequestRefusedError, why_never
 from minivllm.core.decisions import StepDecisions
@@ -214,8 +216,10 @@ class Scheduler:
             if has_stopped:
                 stopped.append(request)
                 self._free_request(request)
-            outputs.append(_make_output(request, new_token_ids, has_stopped, output))
+            outputs.append(_make_output(request, new_token_ids, has_stopped))
         self._remove_stopped(stopped)
+        if output.logprobs is not None or output.prompt_logprobs_dict is not None:
+            outputs = [_with_scores(made, output) for made in outputs]
         return EngineCoreOutputs(outputs)
 
     def _drop_late_output(self, request_id: str, num_scheduled: int) -> None:
@@ -265,23 +269,19 @@ class Scheduler:
         del self.requests[request.request_id]
 
 
-def _make_output(
-    request: Request, new_token_ids: list[int], has_stopped: bool, output: ModelRunnerOutput
-) -> EngineCoreOutput:
+def _make_output(request: Request, new_token_ids: list[int], has_stopped: bool) -> EngineCoreOutput:
     num_cached_tokens = None
     if request.num_cached_tokens is not None:  # told once, with the first output
         num_cached_tokens, request.num_cached_tokens = request.num_cached_tokens, None
-    new_logprobs = new_prompt_logprobs = None
-    if output.logprobs is not None and (logprobs := output.logprobs.get(request.request_id)) is not None:
-        new_logprobs = logprobs.slice(0, len(new_token_ids))  # cut with the tokens at a stop
-    if output.prompt_logprobs_dict is not None:
-        new_prompt_logprobs = output.prompt_logprobs_dict.get(request.request_id)
-    return EngineCoreOutput(
-        request.request_id,
-        new_token_ids,
-        request.status.finish_reason if has_stopped else None,
-        request.stop_reason,
-        num_cached_tokens,
-        new_logprobs,
-        new_prompt_logprobs,
+    finish_reason = request.status.finish_reason if has_stopped else None
+    return EngineCoreOutput(request.request_id, new_token_ids, finish_reason, request.stop_reason, num_cached_tokens)
+
+
+def _with_scores(made: EngineCoreOutput, output: ModelRunnerOutput) -> EngineCoreOutput:
+    """Add what its request asked for; scores of tokens after a stop are cut with them."""
+    scores = (output.logprobs or {}).get(made.request_id)
+    return msgspec.structs.replace(
+        made,
+        new_logprobs=None if scores is None else scores.slice(0, len(made.new_token_ids)),
+        new_prompt_logprobs=(output.prompt_logprobs_dict or {}).get(made.request_id),
     )
