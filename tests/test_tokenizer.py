@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import gguf
 import pytest
+from tokenizers import processors
+from transformers import AutoTokenizer
 
 from minivllm.models.errors import ModelError
 from minivllm.tokenizer import load_tokenizer
@@ -50,54 +51,21 @@ def test_the_folder_says_which_token_ends_a_sequence_and_how_to_chat(tmp_path: P
     assert load_tokenizer(tmp_path).chat_template == "own file"
 
 
-def write_gguf(file: Path, kind: str = "gpt2", pre: str = "gpt-2", add_bos: bool = False) -> None:
-    vocab = json.loads(byte_level().to_str())
-    tokens = sorted(vocab["model"]["vocab"], key=vocab["model"]["vocab"].__getitem__)
-    special = {token["content"] for token in vocab["added_tokens"]}
-    writer = gguf.GGUFWriter(file, "llama")
-    writer.add_tokenizer_model(kind)
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list(tokens)
-    writer.add_token_types([3 if token in special else 1 for token in tokens])
-    writer.add_token_merges([" ".join(merge) for merge in vocab["model"]["merges"]])
-    writer.add_eos_token_id(0)
-    writer.add_chat_template("{{ messages }}")
-    writer.add_add_bos_token(add_bos)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-
-
-def test_a_gguf_file_holds_the_same_tokenizer(tmp_path: Path) -> None:
-    write_gguf(tmp_path / "m.gguf")
-    ours, original = load_tokenizer(tmp_path / "m.gguf"), load_tokenizer(save(byte_level(), tmp_path))
-    for text in TEXTS:
-        assert ours.encode(text) == original.encode(text)
-    assert (ours.eos_token_id, ours.special_tokens, ours.chat_template) == (0, {"eos_token": EOS}, "{{ messages }}")
-    assert ours.is_special(0)
-    assert ours.vocab_size == original.vocab_size
-
-
-def test_smollm_splits_digits(tmp_path: Path) -> None:
-    write_gguf(tmp_path / "m.gguf", pre="smollm")
-    tokenizer = load_tokenizer(tmp_path / "m.gguf")
-    assert [tokenizer.token_text(i) for i in tokenizer.encode("12345")] == ["1", "2", "3", "4", "5"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "pre", "add_bos", "message"),
-    [
-        ("llama", "default", False, "tokenizer 'llama' is not supported, only 'gpt2'"),
-        ("gpt2", "tekken", False, "pre-tokenizer 'tekken' is not supported; supported are smollm, gpt-2 and llama-bpe"),
-        ("gpt2", "gpt-2", True, "tokenizers that put a token before every prompt are not supported"),
-    ],
-)
-def test_a_gguf_tokenizer_of_another_kind_is_refused(
-    tmp_path: Path, kind: str, pre: str, add_bos: bool, message: str
+@pytest.mark.parametrize("stated", [None, True, False])
+@pytest.mark.parametrize("processed", [True, False])
+def test_tokenizer_json_alone_says_what_stands_before_a_prompt(
+    tmp_path: Path, stated: bool | None, processed: bool
 ) -> None:
-    write_gguf(tmp_path / "m.gguf", kind, pre, add_bos)
-    with pytest.raises(ModelError, match=message):
-        load_tokenizer(tmp_path / "m.gguf")
+    """As in transformers, which drops add_bos_token where there is a tokenizer.json."""
+    backend = byte_level()
+    if processed:
+        backend.post_processor = processors.TemplateProcessing(single="<|user|> $A", special_tokens=[("<|user|>", 1)])
+    save(backend, tmp_path)
+    named = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|user|>", "add_bos_token": stated}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    ours = load_tokenizer(tmp_path)
+    assert ours.encode("Hello") == AutoTokenizer.from_pretrained(tmp_path)("Hello").input_ids
+    assert (ours.encode("Hello") != ours.encode("Hello", add_special_tokens=False)) is processed
 
 
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
