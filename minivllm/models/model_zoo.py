@@ -1,6 +1,6 @@
 """Owns where models live on this machine: names, folders, downloads. No torch.
 
-A model is named by a short name, a folder in Hugging Face layout, or a .gguf file.
+A model is named by a short name, a folder in Hugging Face layout, a .gguf file, or its name on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from minivllm.models.errors import ModelError, ModelNotHereError
+from minivllm.models.hub_cache import find_snapshot, is_hub_name
 
 _ASSETS = Path(__file__).parent.parent / "assets"
 
@@ -125,8 +126,11 @@ def find_model(name_or_path: str) -> ModelFiles:
         if path.suffix != ".gguf":
             raise ModelError(f"{path}: not a model: expected a folder with config.json or a .gguf file")
         return ModelFiles(path.stem, "gguf", path)
+    if is_hub_name(name_or_path):
+        return ModelFiles(name_or_path, "folder", find_snapshot(name_or_path))
     raise ModelError(
-        f"no model {name_or_path!r}: neither a folder, nor a .gguf file, nor one of the names {', '.join(_MODELS)}"
+        f"no model {name_or_path!r}: neither a folder, nor a .gguf file, nor one of the names {', '.join(_MODELS)}, "
+        "nor a name of the Hugging Face hub (owner/model)"
     )
 
 
