@@ -11,6 +11,9 @@ from minivllm.scenarios.registry import STORIES
 from tests.models.checkpoints import save_llama
 
 EOS = "<|end|>"
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}bot:{% endif %}"
+)
 
 
 def save_tiny_model(folder: Path) -> Path:
@@ -34,4 +37,5 @@ def save_tiny_model(folder: Path) -> Path:
         eos_token_id=eos_token_id,
     )
     tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     return folder

@@ -45,7 +45,8 @@ def generate(
     if not all_prompts:
         raise typer.BadParameter("give at least one prompt, or --prompts FILE")
     flags = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-    params = _sampling_params(sampling, {name: value for name, value in flags.items() if value is not None})
+    flags = {name: value for name, value in flags.items() if value is not None}
+    params = read_sampling(sampling, flags, {"temperature": 0.0, "max_tokens": 64})
     from minivllm.engine.arg_utils import DEFAULT_MODEL
     from minivllm.entrypoints.llm import LLM
 
@@ -56,13 +57,14 @@ def generate(
         else:
             if len(all_prompts) > 1:
                 note(f"[{output.request_id}]")
-            print((output.prompt or "") + output.outputs[0].text)
+            for completion in output.outputs:
+                print((output.prompt or "") + completion.text)
 
 
 def _collect(prompts: list[str], file: Path | None) -> list[Any]:
     if prompts.count("-") > 1:
         raise typer.BadParameter("- stands for the whole of stdin: give it once")
-    collected: list[Any] = [_stdin() if prompt == "-" else prompt for prompt in prompts]
+    collected: list[Any] = [read_stdin() if prompt == "-" else prompt for prompt in prompts]
     if file is None:
         return collected
     try:
@@ -76,7 +78,8 @@ def _collect(prompts: list[str], file: Path | None) -> list[Any]:
     return collected
 
 
-def _stdin() -> str:
+def read_stdin() -> str:
+    """Everything that is piped in. Raises ValueError if it is no text."""
     try:
         return sys.stdin.read().rstrip("\n")
     except UnicodeDecodeError:
@@ -93,7 +96,12 @@ def _prompt_of_line(line: str, where: str) -> Any:
     raise ValueError(f'{where}: expected {{"prompt": "text"}} or {{"prompt_token_ids": [1, 2, 3]}}')
 
 
-def _sampling_params(text: str, flags: dict[str, Any]) -> SamplingParams:
+def read_sampling(text: str, flags: dict[str, Any], defaults: dict[str, Any]) -> SamplingParams:
+    """Sampling parameters from JSON; options of the command line go before it, and defaults behind.
+
+    Raises:
+        ValueError: The JSON is broken, or a parameter is unknown or out of range.
+    """
     import msgspec
 
     given = _parse(text, "--sampling")
@@ -107,7 +115,7 @@ def _sampling_params(text: str, flags: dict[str, Any]) -> SamplingParams:
             raise ValueError(f"--sampling: unknown parameter {name!r}; {hint}")
     try:
         # JSON has no keys but strings, and logit_bias has token ids for keys.
-        return msgspec.convert({"temperature": 0.0, "max_tokens": 64, **given, **flags}, SamplingParams, str_keys=True)
+        return msgspec.convert({**defaults, **given, **flags}, SamplingParams, str_keys=True)
     except msgspec.ValidationError as error:
         raise ValueError(f"--sampling: {error}") from None
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from minivllm import __version__
-from minivllm.entrypoints.cli import bench, generate, map_, model, scenario, simulate, trace
+from minivllm.entrypoints.cli import bench, chat, doctor, generate, map_, model, scenario, simulate, trace
 from minivllm.entrypoints.cli.common import examples
 from minivllm.entrypoints.cli.errors import BAD_INPUT, INTERRUPTED, USAGE, say
 
@@ -50,8 +50,10 @@ trace.register(app)
 map_.register(app)
 simulate.register(app)
 generate.register(app)
+chat.register(app)
 scenario.register(app)
 model.register(app)
+doctor.register(app)
 bench.register(app)
 
 

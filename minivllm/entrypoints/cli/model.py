@@ -59,13 +59,17 @@ def info(name: NameArgument, as_json: JsonOption = False) -> None:
     facts = {
         "name": files.name,
         "path": str(files.path),
-        **{key: getattr(config, key) for key in config.__slots__ if key != "rope"},
+        **{key: _plain(getattr(config, key)) for key in config.__slots__ if key != "rope"},
     }
     if as_json:
         print_json("model-info", facts)
         return
     for key, value in facts.items():
         print(f"{key:<26}{value}")
+
+
+def _plain(value: object) -> object:
+    return sorted(value) if isinstance(value, frozenset) else value
 
 
 def pull(name: NameArgument) -> None:

@@ -1,0 +1,155 @@
+"""Owns `minivllm doctor`: what this machine can do, what it lacks, and which command would help."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import typer
+
+from minivllm import __version__
+from minivllm.entrypoints.cli.common import JsonOption, examples, print_json
+from minivllm.entrypoints.cli.errors import LACKING, user_errors
+
+Status = Literal["ok", "missing", "broken"]
+_MARKS: dict[Status, str] = {"ok": "ok", "missing": "--", "broken": "!!"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        name: What was looked at.
+        status: "missing" is fine to do without, "broken" keeps the default model from running.
+        detail: What was found.
+        remedy: The command that would help, if something is missing.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str | None = None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(epilog=examples("minivllm doctor", "minivllm doctor --json"))(user_errors(doctor))
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Look at what this machine can do; ends with 3 if the default model cannot run."""
+    findings = [
+        _python(),
+        _torch(),
+        _gpu(),
+        _triton(),
+        _package("gguf", ".gguf models"),
+        _memory(),
+        _disk(),
+        *_models(),
+    ]
+    can_run = all(finding.status != "broken" for finding in findings)
+    if as_json:
+        print_json("doctor", {"can_run": can_run, "findings": [asdict(finding) for finding in findings]})
+    else:
+        width = max(len(finding.name) for finding in findings)
+        for finding in findings:
+            print(f"{_MARKS[finding.status]}  {finding.name:<{width}}  {finding.detail}")
+            if finding.remedy is not None:
+                print(f"    {'':<{width}}  run: {finding.remedy}")
+        print("the default model can run" if can_run else "the default model cannot run: see the lines with !!")
+    if not can_run:
+        raise typer.Exit(LACKING)
+
+
+def _python() -> Finding:
+    return Finding("python", "ok", f"{platform.python_version()} on {platform.platform()}, minivllm {__version__}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package) if importlib.util.find_spec(package) else None
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+def _torch() -> Finding:
+    version = _version("torch")
+    if version is None:
+        return Finding("torch", "broken", "not installed; nothing can run a model without it", "pip install torch")
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return Finding(
+            "torch", "broken", f"{version}, cannot be loaded: {error}", "pip install --force-reinstall torch"
+        )
+    return Finding("torch", "ok", f"{version}, {torch.get_num_threads()} threads on {os.cpu_count()} CPU cores")
+
+
+def _gpu() -> Finding:
+    if _version("torch") is None:
+        return Finding("gpu", "missing", "cannot be looked at without torch")
+    import torch
+
+    if not torch.cuda.is_available():
+        return Finding("gpu", "missing", "no CUDA GPU that torch can use: models run on the CPU, in float32")
+    names = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return Finding("gpu", "ok", "; ".join(f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB" for gpu in names))
+
+
+def _triton() -> Finding:
+    if sys.platform != "linux":
+        return Finding("triton", "missing", "there is none for this system; PyTorch's own operations are used")
+    return _package("triton", "kernels; PyTorch's own operations are used")
+
+
+def _package(package: str, use: str) -> Finding:
+    version = _version(package)
+    if version is None:
+        return Finding(package, "missing", f"not installed; it is for {use}", f"pip install {package}")
+    return Finding(package, "ok", version)
+
+
+def _memory() -> Finding:
+    try:
+        page = os.sysconf("SC_PAGE_SIZE")
+        total, free = (page * os.sysconf(name) / 2**30 for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+    except (ValueError, OSError, AttributeError):
+        return Finding("memory", "ok", "unknown on this system")
+    return Finding("memory", "ok", f"{total:.1f} GiB, {free:.1f} GiB of it unused")
+
+
+def _disk() -> Finding:
+    from minivllm.models.model_zoo import data_home
+
+    home = data_home()
+    folder = next(parent for parent in (home, *home.parents) if parent.exists())
+    if not os.access(folder, os.W_OK):
+        return Finding("data folder", "missing", f"{home}: no permission to write; set MINIVLLM_HOME to another folder")
+    return Finding("data folder", "ok", f"{home}, {shutil.disk_usage(folder).free / 2**30:.1f} GiB free")
+
+
+def _models() -> list[Finding]:
+    from minivllm.engine.arg_utils import DEFAULT_MODEL
+    from minivllm.models.model_zoo import list_models, local_path
+
+    findings = []
+    for model in list_models():
+        path = local_path(model)
+        is_default = model.name == DEFAULT_MODEL
+        name = f"model {model.name}"
+        if path is not None:
+            findings.append(Finding(name, "ok", f"{model.description}; {path}"))
+        elif is_default:
+            detail = "the default model is not here, although it belongs to minivllm"
+            findings.append(Finding(name, "broken", detail, "pip install --force-reinstall minivllm"))
+        else:
+            findings.append(Finding(name, "missing", model.description, f"minivllm model pull {model.name}"))
+    return findings
