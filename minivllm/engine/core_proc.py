@@ -70,10 +70,11 @@ class EngineCoreProc(EngineCore):
         """Run a loop in a thread. If it fails, the busy loop fails with its error."""
 
         def run() -> None:
-            try:
-                loop(socket)
-            except Exception as error:
-                self.input_queue.put(error)
+            with socket:
+                try:
+                    loop(socket)
+                except Exception as error:
+                    self.input_queue.put(error)
 
         threading.Thread(target=run, name=loop.__name__, daemon=True).start()
 
