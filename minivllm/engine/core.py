@@ -16,6 +16,7 @@ from minivllm.core.messages import EngineCoreOutputs, EngineCoreRequest
 from minivllm.core.request import Request, RequestStatus
 from minivllm.core.scheduler import Scheduler
 from minivllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
+from minivllm.engine.step_stats import StepStats
 from minivllm.executor.base import Executor
 from minivllm.sourcemap.registry import on_map
 
@@ -49,6 +50,7 @@ class EngineCore:
         # Submitted plans, youngest on the left, whose output is not committed yet.
         self.batch_queue: deque[tuple[SchedulerOutput, Future[ModelRunnerOutput]]] = deque()
         self.batch_queue_size = BATCH_QUEUE_SIZE if is_async else 1
+        self._stats = StepStats()
 
     @on_map("core add request", vllm="vllm/v1/engine/core.py::EngineCore.add_request")
     def add_request(self, request: EngineCoreRequest) -> None:
@@ -111,7 +113,7 @@ class EngineCore:
         plan = self.scheduler.schedule()
         output = self._submit(plan).result()
         self._process_aborts_queue()
-        return self.scheduler.update_from_output(plan, output)
+        return self._stats.attach(self.scheduler.update_from_output(plan, output), self.scheduler)
 
     @on_map("engine step, batch queue", vllm="vllm/v1/engine/core.py::EngineCore.step_with_batch_queue")
     def step_with_batch_queue(self) -> EngineCoreOutputs | None:
@@ -127,14 +129,17 @@ class EngineCore:
         plan, future = self.batch_queue.pop()
         output = future.result()
         self._process_aborts_queue()
-        return self.scheduler.update_from_output(plan, output)
+        return self._stats.attach(self.scheduler.update_from_output(plan, output), self.scheduler)
 
     def _submit(self, plan: SchedulerOutput) -> Future[ModelRunnerOutput]:
         """Start a plan; what happens between the two calls overlaps with the forward pass."""
+        self._stats.note_plan(plan)
         executed = self.model_executor.execute_model(plan)
-        if plan.total_num_scheduled_tokens > 0:
+        has_failed = executed.done() and executed.exception() is not None
+        if plan.total_num_scheduled_tokens > 0 and not has_failed:
             return self.model_executor.sample_tokens()
-        # Nothing is scheduled: the worker only hears who finished, and its answer is complete.
+        # Nothing is scheduled: the worker only hears who finished, and its answer is complete. Or the forward pass
+        # failed: its error is to be told, not that there is nothing to sample from.
         return executed  # type: ignore[return-value]
 
     def _process_aborts_queue(self) -> None:

@@ -235,6 +235,7 @@ def _start_error(failure: EngineCoreFailure) -> Exception:
 
 
 def _how_it_ended(code: int) -> str:
-    if code < 0:
-        return f"the engine core's process was ended by {signal.Signals(-code).name}"
-    return f"the engine core's process has ended with exit code {code}"
+    if code >= 0:
+        return f"the engine core's process has ended with exit code {code}"
+    why = "; if nobody did that, the machine may have run out of memory" if -code == signal.SIGKILL else ""
+    return f"the engine core's process was ended by {signal.Signals(-code).name}{why}"
