@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,10 @@ class GGUFFile:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         self._check_size()
         return {name: tensor.shape for name, tensor in self._tensors.items()}
+
+    def types(self) -> dict[str, int]:
+        """How many tensors are stored in each type."""
+        return dict(Counter(_layout(self.path, tensor)[0].name for tensor in self._tensors.values()))
 
     def file_of(self, name: str) -> Path:
         return self.path

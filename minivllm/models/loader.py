@@ -35,6 +35,15 @@ class ModelLoader:
         slots = _skeleton(self.config, self._files.path).weight_slots()
         return sum(slot.numel() for slot in slots.values()) * dtype.itemsize
 
+    def biases(self) -> list[str]:
+        """Which products of a layer have a bias."""
+        names = _skeleton(self.config, self._files.path).weight_slots()
+        return sorted({name.split(".")[-2] for name in names if name.endswith(".bias")})
+
+    def quantisations(self) -> dict[str, int]:
+        """How many tensors of a .gguf file are stored in each type; empty for folders."""
+        return self._gguf.types() if self._gguf else {}
+
     @on_map(
         "load the weights",
         vllm="vllm/model_executor/model_loader/default_loader.py::DefaultModelLoader.load_weights",

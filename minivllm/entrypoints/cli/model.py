@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
 def list_(as_json: JsonOption = False) -> None:
     """List the models known by name."""
     from minivllm.models.model_zoo import list_models, local_path
+    from minivllm.models.registry import ARCHITECTURES
 
     rows = [
         {
@@ -38,38 +39,34 @@ def list_(as_json: JsonOption = False) -> None:
         }
         for model in list_models()
     ]
+    architectures = {entry.name: entry.models for entry in ARCHITECTURES.values()}
     if as_json:
-        print_json("model-list", {"models": rows})
+        print_json("model-list", {"models": rows, "architectures": architectures})
         return
     table = Table(box=None, pad_edge=False)
     for column in ("model", "what", "where"):
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(row["name"], row["description"], row["path"] or f"not here: minivllm model pull {row['name']}")
-    stdout_console(None).print(table)
+    console = stdout_console(None)
+    console.print(table)
+    console.print("\nAlso folders, .gguf files and hub names (owner/model) of these architectures:")
+    for architecture, models in architectures.items():
+        console.print(f"  {architecture:<22}{models}", highlight=False)
 
 
 def info(name: NameArgument, as_json: JsonOption = False) -> None:
     """Show what a model is made of: any model name, folder or .gguf file."""
-    from minivllm.models.loader import ModelLoader
+    from minivllm.models.facts import describe
     from minivllm.models.model_zoo import find_model
 
-    files = find_model(name)
-    config = ModelLoader(files).config
-    facts = {
-        "name": files.name,
-        "path": str(files.path),
-        **{key: _plain(getattr(config, key)) for key in config.__slots__ if key != "rope"},
-    }
+    facts = describe(find_model(name))
     if as_json:
         print_json("model-info", facts)
         return
     for key, value in facts.items():
-        print(f"{key:<26}{value}")
-
-
-def _plain(value: object) -> object:
-    return sorted(value) if isinstance(value, frozenset) else value
+        shown = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        print(f"{key:<26}{shown}")
 
 
 def pull(name: NameArgument) -> None:
