@@ -61,7 +61,32 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True, array_li
     error: str | None = None
 
 
+class SchedulerStats(msgspec.Struct, frozen=True, array_like=True):
+    """What the core counts for the metrics. Times are of the machine's monotonic clock, which its processes share.
+
+    Attributes:
+        num_running_reqs, num_waiting_reqs: Lengths of the queues after the step.
+        kv_cache_usage: Share of the blocks that requests hold.
+        prefix_cache_queries, prefix_cache_hits: Tokens looked up and found, since the start.
+        num_preemptions: Since the start.
+        scheduled: When requests were scheduled for the first time, since the last of these.
+        step_tokens: Tokens of each step, since the last of these.
+        timestamp: When the step ended.
+    """
+
+    num_running_reqs: int
+    num_waiting_reqs: int
+    kv_cache_usage: float
+    prefix_cache_queries: int
+    prefix_cache_hits: int
+    num_preemptions: int
+    scheduled: dict[str, float]
+    step_tokens: list[int]
+    timestamp: float
+
+
 class EngineCoreOutputs(msgspec.Struct, frozen=True, array_like=True, tag="outputs"):
     """All outputs of one step."""
 
     outputs: list[EngineCoreOutput]
+    scheduler_stats: SchedulerStats | None = None

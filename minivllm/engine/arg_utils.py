@@ -24,6 +24,7 @@ class EngineArgs:
     """Everything that `LLM(...)` accepts, with vLLM's names. What each means stands in minivllm/config.py.
 
     None means: derived from the model or from other settings. `multiprocess` gives the engine core its own process.
+    `disable_log_stats` keeps no metrics.
     """
 
     model: str = DEFAULT_MODEL
@@ -52,6 +53,7 @@ class EngineArgs:
     batch: BatchKind = "slots"
     attention_backend: str | None = None
     stream_interval: int = 1
+    disable_log_stats: bool = False
     multiprocess: bool = False
 
     @classmethod

@@ -12,7 +12,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from minivllm.config import VllmConfig
 from minivllm.core.messages import EngineCoreOutputs, EngineCoreRequest
@@ -25,6 +25,9 @@ from minivllm.outputs import RequestOutput
 from minivllm.sampling_params import SamplingParams
 from minivllm.sourcemap.registry import on_map
 from minivllm.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from minivllm.metrics import EngineMetrics
 
 # Outputs that are processed before other tasks get their turn: one step may bring hundreds.
 _CHUNK_SIZE = 128
@@ -54,6 +57,7 @@ class AsyncLLM:
         tokenizer: The model's tokenizer, if it has one.
         vocab_size: Of the model.
         eos_token_ids: Of the model.
+        metrics: Gets what happens to requests; None keeps no metrics.
 
     Example:
         engine = AsyncLLM.from_engine_args(EngineArgs(model="stories-5m"))
@@ -69,12 +73,14 @@ class AsyncLLM:
         tokenizer: Tokenizer | None,
         vocab_size: int,
         eos_token_ids: tuple[int, ...],
+        metrics: EngineMetrics | None = None,
     ) -> None:
         self.vllm_config = vllm_config
         self.client = client
         self.tokenizer = tokenizer
         self.input_processor = InputProcessor(vllm_config, tokenizer, vocab_size, eos_token_ids)
-        self.output_processor = OutputProcessor(tokenizer, vllm_config.stream_interval)
+        self.metrics = metrics
+        self.output_processor = OutputProcessor(tokenizer, vllm_config.stream_interval, metrics)
         self.output_handler: asyncio.Task[None] | None = None
         self.dead_error: EngineDeadError | None = None
         self._arrivals = itertools.count()
@@ -90,14 +96,16 @@ class AsyncLLM:
             EngineDeadError: The core's process ended while it started.
         """
         from minivllm.engine.core_client import AsyncMPClient
+        from minivllm.metrics import make_metrics
         from minivllm.models.model_zoo import find_model
         from minivllm.tokenizer import load_tokenizer
 
         vllm_config = args.resolve_engine_config()
+        metrics = None if args.disable_log_stats else make_metrics(vllm_config)
         own = Path(args.tokenizer) if args.tokenizer else find_model(args.model).path
         tokenizer = None if args.skip_tokenizer_init else load_tokenizer(own)
         client = AsyncMPClient(vllm_config)
-        return cls(client.vllm_config, client, tokenizer, client.vocab_size, client.eos_token_ids)
+        return cls(client.vllm_config, client, tokenizer, client.vocab_size, client.eos_token_ids, metrics)
 
     @on_map("generate", vllm="vllm/v1/engine/async_llm.py::AsyncLLM.generate", process="frontend")
     async def generate(
@@ -196,11 +204,13 @@ class AsyncLLM:
     async def _handle_outputs(self) -> None:
         try:
             while True:
-                outputs = (await self.client.get_output_async()).outputs
+                message = await self.client.get_output_async()
+                timestamp = self.output_processor.update_scheduler_stats(message.scheduler_stats)
+                outputs = message.outputs
                 for start in range(0, len(outputs), _CHUNK_SIZE):
                     if start:
                         await asyncio.sleep(0)
-                    processed = self.output_processor.process_outputs(outputs[start : start + _CHUNK_SIZE])
+                    processed = self.output_processor.process_outputs(outputs[start : start + _CHUNK_SIZE], timestamp)
                     if processed.reqs_to_abort:
                         await self.client.abort_requests_async(processed.reqs_to_abort)
         except Exception as error:

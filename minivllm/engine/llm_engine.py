@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,6 +22,9 @@ from minivllm.sampling_params import SamplingParams
 from minivllm.sourcemap.registry import on_map
 from minivllm.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from minivllm.metrics import EngineMetrics
+
 
 class LLMEngine:
     """Add requests, then call `step` until nobody is left.
@@ -31,6 +35,7 @@ class LLMEngine:
         tokenizer: The model's tokenizer, if it has one.
         vocab_size: Of the model.
         eos_token_ids: Of the model.
+        metrics: Gets what happens to requests; None keeps no metrics.
     """
 
     def __init__(
@@ -40,12 +45,14 @@ class LLMEngine:
         tokenizer: Tokenizer | None,
         vocab_size: int,
         eos_token_ids: tuple[int, ...],
+        metrics: EngineMetrics | None = None,
     ) -> None:
         self.vllm_config = vllm_config
         self.client = client
         self.tokenizer = tokenizer
         self.input_processor = InputProcessor(vllm_config, tokenizer, vocab_size, eos_token_ids)
-        self.output_processor = OutputProcessor(tokenizer, vllm_config.stream_interval)
+        self.metrics = metrics
+        self.output_processor = OutputProcessor(tokenizer, vllm_config.stream_interval, metrics)
         self._arrivals = itertools.count()
 
     @classmethod
@@ -57,15 +64,17 @@ class LLMEngine:
             ValueError: Settings that contradict each other, the model or this machine.
             EngineDeadError: The core's process (`multiprocess`) ended while it started.
         """
+        from minivllm.metrics import make_metrics
         from minivllm.models.model_zoo import find_model
         from minivllm.tokenizer import load_tokenizer
 
         vllm_config = args.resolve_engine_config()
+        metrics = None if args.disable_log_stats else make_metrics(vllm_config)
         own = Path(args.tokenizer) if args.tokenizer else find_model(args.model).path
         tokenizer = None if args.skip_tokenizer_init else load_tokenizer(own)
         if args.multiprocess:
             client = SyncMPClient(vllm_config)
-            return cls(client.vllm_config, client, tokenizer, client.vocab_size, client.eos_token_ids)
+            return cls(client.vllm_config, client, tokenizer, client.vocab_size, client.eos_token_ids, metrics)
         # The data plane needs torch, which takes a second to import: only a process that runs the model pays for it.
         from minivllm.executor.uniproc import UniProcExecutor
 
@@ -73,7 +82,7 @@ class LLMEngine:
         cache_config = msgspec.structs.replace(vllm_config.cache_config, num_gpu_blocks=executor.num_gpu_blocks)
         vllm_config = msgspec.structs.replace(vllm_config, cache_config=cache_config)
         core, worker = EngineCore(vllm_config, executor), executor.worker
-        return cls(vllm_config, InprocClient(core), tokenizer, worker.vocab_size, worker.eos_token_ids)
+        return cls(vllm_config, InprocClient(core), tokenizer, worker.vocab_size, worker.eos_token_ids, metrics)
 
     @property
     def engine_core(self) -> EngineCore:
@@ -144,7 +153,8 @@ class LLMEngine:
         outputs = self.client.get_output()
         if outputs is None:
             return []
-        processed = self.output_processor.process_outputs(outputs.outputs)
+        timestamp = self.output_processor.update_scheduler_stats(outputs.scheduler_stats)
+        processed = self.output_processor.process_outputs(outputs.outputs, timestamp)
         if processed.reqs_to_abort:
             self.client.abort_requests(processed.reqs_to_abort)
         return processed.request_outputs

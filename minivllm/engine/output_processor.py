@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from minivllm.core.admission import RequestRefusedError
-from minivllm.core.messages import EngineCoreOutput, EngineCoreRequest
+from minivllm.core.messages import EngineCoreOutput, EngineCoreRequest, SchedulerStats
 from minivllm.core.request import FinishReason
 from minivllm.engine.detokenizer import IncrementalDetokenizer
 from minivllm.engine.logprobs import LogprobsProcessor
@@ -22,6 +23,9 @@ from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.sampling_params import RequestOutputKind
 from minivllm.sourcemap.registry import on_map
 from minivllm.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from minivllm.metrics import EngineMetrics, RequestTimes
 
 
 @dataclass(slots=True)
@@ -39,6 +43,7 @@ class RequestState:
         logprobs_processor: Its scores.
         stream_interval: Tokens from one output to the next.
         num_cached_tokens: Prompt tokens that came from the prefix cache.
+        times: When what happened to it, if metrics are kept.
         sent_chars, sent_tokens: How far its caller has been told.
     """
 
@@ -52,6 +57,7 @@ class RequestState:
     logprobs_processor: LogprobsProcessor
     stream_interval: int
     num_cached_tokens: int | None = None
+    times: RequestTimes | None = None
     sent_chars: int = 0
     sent_tokens: int = 0
 
@@ -135,6 +141,7 @@ class OutputProcessor:
     Args:
         tokenizer: The model's tokenizer; None leaves all text empty.
         stream_interval: Tokens from one output of a request to the next; the first and the last always come.
+        metrics: Gets what happens to requests; None keeps no metrics.
 
     Attributes:
         request_states: Completions that go on, by the id that the core knows.
@@ -142,8 +149,11 @@ class OutputProcessor:
         external_req_ids: Ids of the completions of each id that a caller gave.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, stream_interval: int = 1) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, stream_interval: int = 1, metrics: EngineMetrics | None = None
+    ) -> None:
         self.tokenizer = tokenizer
+        self.metrics = metrics
         self.stream_interval = stream_interval
         self.request_states: dict[str, RequestState] = {}
         self.parent_requests: dict[str, ParentRequest] = {}
@@ -174,6 +184,8 @@ class OutputProcessor:
             self.request_states[child.request_id] = RequestState(
                 child, external_req_id, prompt, parent, index, queue, detokenizer, logprobs, self.stream_interval
             )
+            if self.metrics is not None:
+                self.request_states[child.request_id].times = self.metrics.record_arrival()
             self.external_req_ids[external_req_id].append(child.request_id)
         return children
 
@@ -182,8 +194,13 @@ class OutputProcessor:
         vllm="vllm/v1/engine/output_processor.py::OutputProcessor.process_outputs",
         process="frontend",
     )
-    def process_outputs(self, outputs: list[EngineCoreOutput]) -> OutputProcessorOutput:
-        """Extend every request by what a step brought, and forget those that are done."""
+    def process_outputs(self, outputs: list[EngineCoreOutput], timestamp: float = 0.0) -> OutputProcessorOutput:
+        """Extend every request by what a step brought, and forget those that are done.
+
+        Args:
+            outputs: What it brought.
+            timestamp: When it ended, for the metrics.
+        """
         processed = OutputProcessorOutput([], [])
         for output in outputs:
             state = self.request_states.get(output.request_id)
@@ -194,6 +211,10 @@ class OutputProcessor:
                 continue
             if output.num_cached_tokens is not None:
                 state.num_cached_tokens = output.num_cached_tokens
+            if self.metrics is not None and state.times is not None:
+                num_cached = state.num_cached_tokens or 0
+                prompt_len = len(state.request.prompt_token_ids)
+                self.metrics.record_tokens(state.times, timestamp, len(output.new_token_ids), prompt_len, num_cached)
             finish_reason, stop_reason = output.finish_reason, output.stop_reason
             stop_string = state.detokenizer.update(output.new_token_ids, finish_reason is FinishReason.STOP)
             if stop_string is not None:
@@ -208,7 +229,19 @@ class OutputProcessor:
                 processed.request_outputs.append(request_output)
             if finish_reason is not None:
                 self._forget(state)
+                self._record_end(state, finish_reason)
         return processed
+
+    def update_scheduler_stats(self, stats: SchedulerStats | None) -> float:
+        """Take what came with a step's outputs, before those are processed. Returns when the step ended."""
+        if stats is None or self.metrics is None:
+            return 0.0
+        for request_id, scheduled in stats.scheduled.items():
+            state = self.request_states.get(request_id)
+            if state is not None and state.times is not None:
+                state.times.scheduled = scheduled
+        self.metrics.record_step(stats)
+        return stats.timestamp
 
     @on_map(
         "frontend abort",
@@ -234,6 +267,7 @@ class OutputProcessor:
                 if state.queue is not None and request_output is not None:
                     state.queue.put(request_output)
                 self._forget(state)
+                self._record_end(state, FinishReason.ABORT)
                 ended.append(child_id)
         return ended
 
@@ -251,6 +285,15 @@ class OutputProcessor:
         if state.queue is None:
             raise refusal
         state.queue.put_error(refusal)
+
+    def _record_end(self, state: RequestState, reason: FinishReason) -> None:
+        if self.metrics is None or state.times is None:
+            return
+        siblings = 1 if state.parent is None else len(state.parent.children)
+        n = 0 if state.parent is not None and state.parent.child_requests else siblings
+        request, num_tokens = state.request, len(state.detokenizer.token_ids)
+        prompt_len = len(request.prompt_token_ids)
+        self.metrics.record_end(state.times, reason, prompt_len, num_tokens, request.sampling_params, n)
 
     def _completions_of(self, request_id: str, internal: bool) -> list[str]:
         if not internal:
