@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +19,7 @@ from minivllm import LLM, SamplingParams
 from minivllm.core.messages import EngineCoreOutput
 from minivllm.core.request import FinishReason
 from minivllm.engine.core_client import AsyncMPClient, SyncMPClient
+from minivllm.engine.core_launch import make_socket_folder
 from minivllm.engine.exceptions import EngineDeadError
 from tests.engine.processes import (
     SMALL,
@@ -254,3 +258,42 @@ def test_on_an_event_loop_it_is_the_same(tiny_model: Path, client: SyncMPClient)
     assert_nothing_left(pid, folder)
     client.add_request(request("r1", max_tokens=6))
     assert tokens_of(run_all(client)["r1"]) == first
+
+
+FRONTEND_WITHOUT_TORCH = """
+import sys
+from minivllm import LLM, SamplingParams
+from minivllm.engine.async_llm import AsyncLLM
+
+llm = LLM(sys.argv[1], max_model_len=256, multiprocess=True)
+[output] = llm.generate("Once upon a time", SamplingParams(max_tokens=4, ignore_eos=True))
+print(len(output.outputs[0].token_ids), [name for name in ("torch", "numpy") if name in sys.modules])
+"""
+
+
+def test_a_frontend_imports_no_torch(tiny_model: Path) -> None:
+    # From a pipe and without a guard: the core's process must not run this again.
+    command = [sys.executable, "-", str(tiny_model)]
+    done = subprocess.run(command, input=FRONTEND_WITHOUT_TORCH, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("4 []\n", "")
+
+
+@pytest.mark.parametrize(
+    ("parent", "expected"),
+    [("/tmp", "/tmp"), ("/tmp/" + "x" * 90, "/tmp")],
+    ids=["short", "too long for a socket"],
+)
+def test_the_sockets_have_a_short_private_path(monkeypatch: pytest.MonkeyPatch, parent: str, expected: str) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", parent)
+    folder = Path(make_socket_folder())
+    try:
+        assert folder.parent == Path(expected)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    finally:
+        folder.rmdir()
+
+
+def test_without_a_place_for_sockets_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp/not there")
+    with pytest.raises(ValueError, match=r"/tmp/not there: no folder for .* sockets can be made .*set TMPDIR"):
+        make_socket_folder()
