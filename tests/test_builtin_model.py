@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from minivllm import LLM, SamplingParams
+from minivllm.engine.input_processor import TokensPrompt
 
 FOLDER = Path(__file__).parent.parent / "minivllm" / "assets" / "stories-5m"
 DATA = Path(__file__).parent / "data" / "builtin_model"
@@ -71,11 +71,13 @@ def test_greedy_continuations_are_those_of_transformers(llm: LLM) -> None:
 
 def test_held_out_perplexity_is_the_stated_one(llm: LLM) -> None:
     stories = [json.loads(line) for line in (DATA / "held_out.jsonl").read_text().splitlines()]
-    prompts = [{"prompt_token_ids": TOKENIZER.encode(story["text"] + "</s>").ids} for story in stories]
+    prompts = [TokensPrompt(prompt_token_ids=TOKENIZER.encode(story["text"] + "</s>").ids) for story in stories]
     outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0))
     losses: dict[str, list[float]] = defaultdict(list)
     for story, prompt, output in zip(stories, prompts, outputs, strict=True):
-        for (_, token), entry in zip(pairwise(prompt["prompt_token_ids"]), output.prompt_logprobs[1:], strict=True):
+        assert output.prompt_logprobs is not None
+        for token, entry in zip(prompt["prompt_token_ids"][1:], output.prompt_logprobs[1:], strict=True):
+            assert entry is not None, "only the first token has no probability"
             losses[story["kind"]].append(-entry[token].logprob)
     losses["all"] = [x for kind in list(losses) for x in losses[kind]]
     for kind, stated in load("figures.json").items():

@@ -11,6 +11,7 @@ import json
 import math
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -68,11 +69,12 @@ def sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: s
     """Prompt and continuation of this seed."""
     torch.manual_seed(seed)
     ids = tokenizer(prompt, return_tensors="pt").input_ids
-    out = model.generate(
+    generator: Any = model  # transformers' own annotations of generate() are not exact
+    out = generator.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=SAMPLE_TOKENS, do_sample=True, temperature=TEMPERATURE,
         top_p=TOP_P, top_k=0, pad_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
-    text = tokenizer.decode(out[0], skip_special_tokens=True)
+    text = str(tokenizer.decode(out[0], skip_special_tokens=True))
     return text if int(out[0, -1]) == tokenizer.eos_token_id else text + " …"
 
 

@@ -379,7 +379,8 @@ SPOKEN = "said|asked|called|cried|shouted|told|added|whispered|thought|wondered|
 
 def polish(text: str, env: dict[str, str], own_parent: bool) -> str:
     """Put in the grown-up ("Mom" in speech, "his mom" or "Mom" outside), then fix capitals and a/an."""
-    out, quoted = [], False
+    out: list[str] = []
+    quoted = False
     for c in text:
         quoted ^= c == '"'
         if c == "\x01":
@@ -445,7 +446,11 @@ def vary(text: str, rng: random.Random) -> str:
     """The same story in a slightly different voice: other words, and the short forms of speech or none."""
     strength = rng.choice([0.0, 0.15, 0.3, 0.5])
     for pattern, others in SYNONYMS:
-        text = re.sub(pattern, lambda m, o=others: rng.choice(o) if rng.random() < strength else m[0], text)
+
+        def other(match: re.Match[str], others: list[str] = others) -> str:
+            return rng.choice(others) if rng.random() < strength else match[0]
+
+        text = re.sub(pattern, other, text)
     speech, telling = rng.random() < 0.45, rng.random() < 0.3
     parts = text.split('"')
     for i, part in enumerate(parts):

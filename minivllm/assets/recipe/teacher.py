@@ -141,7 +141,7 @@ class Sampler:
             self.w[f"up{i}"] = torch.cat([self.w[f"blk.{i}.ffn_gate"], self.w[f"blk.{i}.ffn_up"]])
         self.allowed = torch.tensor(allowed, device=device)
         self.head = self.w["embed"][self.allowed].contiguous()
-        self.eos = t.tokenizer.token_to_id(EOS)
+        self.eos = t.tokenizer.get_vocab()[EOS]
         cos, sin = rotary(torch.arange(max_length, device=device), t.head_dim, t.rope_base)
         self.cos, self.sin = cos.to(dtype), sin.to(dtype)
 
@@ -215,8 +215,8 @@ class Sampler:
                 break
             hidden = self._decode(tokens, cache, position)
             tokens, logprobs = self._choose(hidden, temperature, min_p)
-            tokens = torch.where(done[rows], self.eos, tokens)
-            logprobs = torch.where(done[rows], 0.0, logprobs)
+            tokens = tokens.masked_fill(done[rows], self.eos)
+            logprobs = logprobs.masked_fill(done[rows], 0.0)
         table, ended, means = out.tolist(), done.tolist(), (total / steps).tolist()
         texts = [row[: row.index(self.eos)] if end else None for row, end in zip(table, ended, strict=True)]
         return [(x, m) if x is not None else None for x, m in zip(texts, means, strict=True)]

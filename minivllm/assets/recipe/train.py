@@ -79,6 +79,8 @@ class Model(nn.Module):
         inverse = ROPE_BASE ** (-torch.arange(0, HEAD_DIM, 2).float() / HEAD_DIM)
         angles = torch.arange(MAX_POSITION).float()[:, None] * inverse
         angles = torch.cat([angles, angles], -1)
+        self.cos: torch.Tensor
+        self.sin: torch.Tensor
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
         for name, p in self.named_parameters():
