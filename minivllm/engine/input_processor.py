@@ -13,7 +13,7 @@ import msgspec
 
 from minivllm.config import VllmConfig
 from minivllm.core.messages import EngineCoreRequest
-from minivllm.engine.sampling_completion import complete, verify
+from minivllm.engine import sampling_completion
 from minivllm.sampling_params import SamplingParams
 from minivllm.sourcemap.registry import on_map
 from minivllm.tokenizer import Tokenizer
@@ -100,7 +100,7 @@ class InputProcessor:
                     f"token id {token_id} at position {position} of the prompt is out of range: "
                     f"the model's vocabulary has {self.vocab_size} tokens, 0 to {self.vocab_size - 1}"
                 )
-        verify(params, self.vocab_size, self.max_logprobs)
+        sampling_completion.verify(params, self.vocab_size, self.max_logprobs)
         if params.stop and self.tokenizer is None:
             raise ValueError("this model has no tokenizer, so no text that could hold a stop string: leave stop out")
         room = self.max_model_len - len(token_ids)
@@ -112,7 +112,7 @@ class InputProcessor:
         return EngineCoreRequest(
             request_id,
             token_ids,
-            complete(params, room, self.tokenizer, self.vocab_size, self.eos_token_ids),
+            sampling_completion.complete(params, room, self.tokenizer, self.vocab_size, self.eos_token_ids),
             arrival_time=arrival_time,
             priority=priority,
             cache_salt=cache_salt if isinstance(prompt, str) else prompt.get("cache_salt", cache_salt),

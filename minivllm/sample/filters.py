@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from minivllm.sample.metadata import SamplingMetadata
+from minivllm.sourcemap.registry import on_map
 
 # Tokens that top_k and top_p try before they sort the whole vocabulary.
 _CANDIDATES = 512
@@ -21,19 +22,31 @@ def filtered(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
     """Logits after temperature, with -inf for the tokens that min_p, top_k and top_p leave out: (rows, vocab_size)."""
     logits = logits / _column(metadata.temperature, logits)
     if (metadata.min_p > 0).any():
-        logits = _apply_min_p(logits, _column(metadata.min_p, logits))
+        logits = apply_min_p(logits, _column(metadata.min_p, logits))
     if (metadata.top_k > 0).any() or (metadata.top_p < 1).any():
-        logits = _apply_top_k_top_p(logits, metadata)
+        logits = apply_top_k_top_p(logits, metadata)
     return logits
 
 
-def _apply_min_p(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
+@on_map(
+    "min-p",
+    vllm="vllm/v1/sample/logits_processor/builtin.py::MinPLogitsProcessor.apply",
+    plane="data",
+    process="worker",
+)
+def apply_min_p(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
     """p < min_p * max(p) is, in logarithms, logit < max + log(min_p)."""
     threshold = logits.max(dim=-1, keepdim=True).values + min_p.log()
     return logits.masked_fill(logits < threshold, float("-inf"))
 
 
-def _apply_top_k_top_p(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
+@on_map(
+    "top-k/top-p",
+    vllm="vllm/v1/sample/ops/topk_topp_sampler.py::apply_top_k_top_p",
+    plane="data",
+    process="worker",
+)
+def apply_top_k_top_p(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
     """Filter the rows that ask for it. Sorting a whole vocabulary costs more than a decode step of a small model, so
     the most likely tokens are tried first, and are enough unless the last of them is still kept."""
     rows = np.flatnonzero((metadata.top_k > 0) | (metadata.top_p < 1))

@@ -39,6 +39,7 @@ def apply_allowed_token_ids(logits: torch.Tensor, rules: list[RowRules]) -> None
             logits[rule.row, allowed] = kept
 
 
+@on_map("bad words", vllm="vllm/v1/sample/ops/bad_words.py::apply_bad_words", plane="data", process="worker")
 def apply_bad_words(logits: torch.Tensor, rules: list[RowRules]) -> None:
     """Forbid the last token of every bad word that would be complete with it."""
     for rule in rules:
@@ -55,7 +56,7 @@ def _is_next(word: tuple[int, ...], rule: RowRules) -> bool:
 
 @on_map(
     "min tokens",
-    vllm="vllm/v1/sample/logits_processor/builtin.py::MinTokensLogitsProcessor",
+    vllm="vllm/v1/sample/logits_processor/builtin.py::MinTokensLogitsProcessor.apply",
     plane="data",
     process="worker",
 )
@@ -66,6 +67,12 @@ def apply_min_tokens(logits: torch.Tensor, rules: list[RowRules]) -> None:
             _forbid(logits, rule.row, rule.params.all_stop_token_ids)
 
 
+@on_map(
+    "logit bias",
+    vllm="vllm/v1/sample/logits_processor/builtin.py::LogitBiasLogitsProcessor.apply",
+    plane="data",
+    process="worker",
+)
 def apply_logit_bias(logits: torch.Tensor, rules: list[RowRules]) -> None:
     """Add what the request wants added."""
     for rule in rules:

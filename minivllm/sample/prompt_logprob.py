@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from minivllm.config import LogprobsMode
 from minivllm.core.scheduler_output import LogprobsLists
-from minivllm.sample.logprobs import compute_scores, gather_logprobs
+from minivllm.sample import logprobs
 from minivllm.sourcemap.registry import on_map
 
 # Positions whose logits are held at once: a vocabulary of 150,000 is 0.6 MB a position.
@@ -105,9 +105,9 @@ class PromptLogprobsWorker:
     ) -> None:
         """Score the tokens after positions start to end - 1."""
         first = chunk.offset + start - chunk.start
-        scores = compute_scores(compute_logits(hidden[first : first + end - start]), self.logprobs_mode)
+        scores = logprobs.compute_scores(compute_logits(hidden[first : first + end - start]), self.logprobs_mode)
         targets = torch.from_numpy(chunk.prompt_token_ids[start + 1 : end + 1]).to(scores.device, torch.int64)
-        new = gather_logprobs(scores, [chunk.count] * (end - start), targets)
+        new = logprobs.gather_logprobs(scores, [chunk.count] * (end - start), targets)
         old = self._collected.get(chunk.req_id, LogprobsLists([], [], [])).slice(0, start)
         assert len(old.logprobs) == start, "every position before this one was computed, so it has its score"
         self._collected[chunk.req_id] = LogprobsLists(

@@ -17,17 +17,9 @@ import torch
 
 from minivllm.config import LogprobsMode
 from minivllm.core.scheduler_output import LogprobsLists
-from minivllm.sample.filters import filtered
-from minivllm.sample.logits_processor import (
-    apply_allowed_token_ids,
-    apply_bad_words,
-    apply_logit_bias,
-    apply_min_tokens,
-)
-from minivllm.sample.logprobs import compute_scores, gather_logprobs
+from minivllm.sample import filters, logits_processor, logprobs, penalties
 from minivllm.sample.metadata import RowRules, SamplingMetadata
 from minivllm.sample.noise import gumbel_noise
-from minivllm.sample.penalties import apply_all_penalties
 from minivllm.sourcemap.registry import on_map
 
 
@@ -66,7 +58,7 @@ class Sampler:
         """
         told = _rows_that_ask(metadata, logits.device)
         is_raw = self.logprobs_mode.startswith("raw_")
-        scores = compute_scores(logits[told], self.logprobs_mode) if told is not None and is_raw else None
+        scores = logprobs.compute_scores(logits[told], self.logprobs_mode) if told is not None and is_raw else None
 
         logits = apply_logits_processors(logits.float(), metadata.rules)
         highest, tokens = logits.max(dim=-1)  # NaN wins any maximum, so this also finds it
@@ -75,7 +67,7 @@ class Sampler:
         if len(random_rows) > 0:
             rows = torch.from_numpy(random_rows).to(logits.device)
             how = metadata.take(random_rows)
-            kept = filtered(logits[rows], how)
+            kept = filters.filtered(logits[rows], how)
             tokens[rows] = draw(kept, how)
             if told is not None and not is_raw:
                 logits = logits.index_copy(0, rows, kept)
@@ -83,22 +75,31 @@ class Sampler:
         if told is None or metadata.num_logprobs is None:
             return SamplerOutput(tokens, None)
         if scores is None:
-            scores = compute_scores(logits[told], self.logprobs_mode)
+            scores = logprobs.compute_scores(logits[told], self.logprobs_mode)
         counts = metadata.num_logprobs[told.cpu().numpy()].tolist()
-        return SamplerOutput(tokens, gather_logprobs(scores, counts, tokens[told]))
+        return SamplerOutput(tokens, logprobs.gather_logprobs(scores, counts, tokens[told]))
 
 
 def apply_logits_processors(logits: torch.Tensor, rules: list[RowRules]) -> torch.Tensor:
-    """Everything that can change which token is the most likely one. logits: (rows, vocab_size), overwritten."""
+    """Everything that can change which token is the most likely one. logits: (rows, vocab_size), overwritten.
+
+    Stages are called through their modules, so that a trace can put itself around each of them.
+    """
     if rules:
-        apply_allowed_token_ids(logits, rules)
-        apply_bad_words(logits, rules)
-        apply_min_tokens(logits, rules)
-        apply_logit_bias(logits, rules)
-        apply_all_penalties(logits, rules)
+        logits_processor.apply_allowed_token_ids(logits, rules)
+        logits_processor.apply_bad_words(logits, rules)
+        logits_processor.apply_min_tokens(logits, rules)
+        logits_processor.apply_logit_bias(logits, rules)
+        penalties.apply_all_penalties(logits, rules)
     return logits
 
 
+@on_map(
+    "exponential trick",
+    vllm="vllm/v1/sample/ops/topk_topp_sampler.py::random_sample",
+    plane="data",
+    process="worker",
+)
 def draw(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
     """One random token per row, (rows,), from logits that are filtered already."""
     noise = gumbel_noise(metadata.seed, metadata.position, logits.shape[-1])
