@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minivllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
-from minivllm.core.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
+from minivllm.core.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulerStats
 from minivllm.core.request import FinishReason, LoRARequest, MultiModalItem
 from minivllm.core.scheduler_output import LogprobsLists
 from minivllm.engine.wire import (
@@ -73,9 +73,12 @@ outputs = st.builds(
     new_prompt_logprobs=st.none() | logprobs,
     error=st.none() | ids,
 )
+stats = st.builds(
+    SchedulerStats, token, token, score, token, token, token, st.dictionaries(ids, score, max_size=2), tokens, score
+)
 to_core = requests | st.builds(AbortRequests, st.lists(ids)) | st.builds(UtilityCall, token, ids, st.lists(plain))
 from_core = (
-    st.builds(EngineCoreOutputs, st.lists(outputs, max_size=4))
+    st.builds(EngineCoreOutputs, st.lists(outputs, max_size=4), scheduler_stats=st.none() | stats)
     | st.builds(UtilityOutput, token, plain, st.none() | ids)
     | st.builds(EngineCoreReadyResponse, token, token, tokens.map(tuple), token)
     | st.builds(EngineCoreFailure, ids, ids)
