@@ -5,19 +5,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minivllm.engine.arg_utils import EngineArgs
+    from minivllm.engine.async_llm import AsyncLLM
+    from minivllm.engine.input_processor import TextPrompt, TokensPrompt
+    from minivllm.engine.llm_engine import LLMEngine
     from minivllm.entrypoints.llm import LLM
     from minivllm.outputs import CompletionOutput, RequestOutput
     from minivllm.sampling_params import SamplingParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "CompletionOutput",
+    "EngineArgs",
+    "LLMEngine",
+    "RequestOutput",
+    "SamplingParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "__version__",
+]
 
 # Names are imported on first use, so that `import minivllm` costs nothing and never imports torch.
 _HOME = {
     "LLM": "minivllm.entrypoints.llm",
+    "AsyncLLM": "minivllm.engine.async_llm",
     "CompletionOutput": "minivllm.outputs",
+    "EngineArgs": "minivllm.engine.arg_utils",
+    "LLMEngine": "minivllm.engine.llm_engine",
     "RequestOutput": "minivllm.outputs",
     "SamplingParams": "minivllm.sampling_params",
+    "TextPrompt": "minivllm.engine.input_processor",
+    "TokensPrompt": "minivllm.engine.input_processor",
 }
 
 

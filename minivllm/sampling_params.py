@@ -1,4 +1,5 @@
-"""Owns what a caller may ask of generation. Checked once, when it is made; read-only for the engine.
+"""Owns what a caller may ask of generation. Checked when it is made, and again when a request is made with it: a caller
+may change it between the two. The request has a copy, which nobody changes.
 
 Upstream: vllm/sampling_params.py::SamplingParams. A field that this engine does not implement does not exist here:
 an accepted option that does nothing is worse than an error.
@@ -10,17 +11,13 @@ import enum
 
 import msgspec
 
+from minivllm.output_checks import check_output, normalize_output
 from minivllm.sampling_checks import check, normalize
 
 # Temperatures below this are greedy: the argmax, no draw. vLLM uses the same threshold.
 SAMPLING_EPS = 1e-5
 # Filled in by the frontend; no caller sets them.
 INTERNAL_FIELDS = frozenset({"eos_token_id", "all_stop_token_ids", "bad_words_token_ids"})
-
-# Each completion is a request of its own, and each stop string is searched for at every token.
-MAX_N = 16384
-MAX_STOP_STRINGS = 1024
-MAX_STOP_CHARS = 4096
 
 
 class RequestOutputKind(enum.Enum):
@@ -52,7 +49,7 @@ class RepetitionDetectionParams(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How to sample one request.
 
     Attributes:
@@ -120,38 +117,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     def __post_init__(self) -> None:
         normalize(self)
+        normalize_output(self)
         check(self)
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
-        if self.min_tokens < 0:
-            raise ValueError(f"min_tokens must be 0 or more, got {self.min_tokens}")
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise ValueError(f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})")
-        self._check_n()
-        self._check_stop()
-
-    def _check_n(self) -> None:
-        if not 1 <= self.n <= MAX_N:
-            raise ValueError(f"n must be at least 1 and at most {MAX_N}, got {self.n}")
-        if self.n > 1 and self.is_greedy:
-            raise ValueError(f"n must be 1 with temperature 0, got {self.n}: greedy completions would all be the same")
-
-    def _check_stop(self) -> None:
-        """Bring the lists into one form, and refuse stop strings that could never be found."""
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        msgspec.structs.force_setattr(self, "stop", stop)
-        msgspec.structs.force_setattr(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        if len(stop) > MAX_STOP_STRINGS:
-            raise ValueError(f"stop must have at most {MAX_STOP_STRINGS} strings, got {len(stop)}")
-        for string in stop:
-            if not isinstance(string, str):
-                raise ValueError(f"stop must hold strings, got {string!r}; for token ids there is stop_token_ids")
-            if not 0 < len(string) <= MAX_STOP_CHARS:
-                raise ValueError(
-                    f"a stop string must have at least 1 and at most {MAX_STOP_CHARS} characters, got {len(string)}"
-                )
-        if stop and not self.detokenize:
-            raise ValueError("stop needs text to search in, and detokenize is False: leave one of them out")
+        check_output(self)
 
     @property
     def is_greedy(self) -> bool:

@@ -54,6 +54,7 @@ class EngineArgs:
     attention_backend: str | None = None
     stream_interval: int = 1
     disable_log_stats: bool = False
+    enforce_eager: bool = True
     multiprocess: bool = False
 
     @classmethod
@@ -91,6 +92,8 @@ class EngineArgs:
         Raises:
             ValueError: Settings that contradict each other or the model.
         """
+        if not self.enforce_eager:
+            raise ValueError("enforce_eager=False asks for CUDA graphs, which are not here yet: leave it out")
         max_model_len = self.max_model_len if self.max_model_len is not None else max_position_embeddings
         if max_model_len > max_position_embeddings:
             raise ValueError(

@@ -83,7 +83,7 @@ def test_default_parameters_are_those_that_the_model_recommends(tiny_model: Path
     assert len(output.outputs[0].token_ids) <= 16
 
 
-@pytest.mark.parametrize("option", ["enforce_eager", "tensor_parallel_size", "quantization"])
+@pytest.mark.parametrize("option", ["tensor_parallel_size", "quantization", "swap_space"])
 def test_an_option_that_would_do_nothing_is_refused_by_name(tiny_model: Path, option: str) -> None:
     with pytest.raises(TypeError, match=re.escape(f"unknown engine argument {option!r}")):
         LLM(model=str(tiny_model), **{option: True})
@@ -102,3 +102,31 @@ def test_progress_is_drawn_on_a_terminal_only(
     assert err.endswith("\r\033[K"), "the line is gone at the end"
     llm.generate(["A", "It was"], GREEDY, use_tqdm=False)
     assert capsys.readouterr() == ("", "")
+
+
+def test_eager_is_how_it_runs_and_the_other_is_refused(tiny_model: Path) -> None:
+    assert LLM(model=str(tiny_model), **SMALL, enforce_eager=True).generate("A", GREEDY)[0].finished
+    with pytest.raises(ValueError, match="enforce_eager=False asks for CUDA graphs"):
+        LLM(model=str(tiny_model), **SMALL, enforce_eager=False)
+
+
+def test_parameters_may_be_changed_before_they_are_used_and_are_checked_then(llm: LLM) -> None:
+    params = llm.get_default_sampling_params()
+    params.max_tokens, params.temperature, params.stop = 5, 0.0, ["zzz"]
+    params.ignore_eos = True
+    [output] = llm.generate("A", params)
+    assert len(output.outputs[0].token_ids) == 5
+    params.max_tokens = -1
+    with pytest.raises(ValueError, match="max_tokens must be at least 1, got -1"):
+        llm.generate("A", params)
+    with pytest.raises(ValueError, match="max_tokens must be at least 1, got -1"):
+        llm.llm_engine.add_request("r", "A", params)
+
+
+def test_a_change_after_the_request_was_made_does_not_reach_it(llm: LLM) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
+    llm.llm_engine.add_request("r", "A", params)
+    params.max_tokens, params.stop = 50, "e"
+    while llm.llm_engine.has_unfinished_requests():
+        outputs = llm.llm_engine.step()
+    assert len(outputs[0].outputs[0].token_ids) == 5
