@@ -41,11 +41,12 @@ class Mailbox:
             if isinstance(message, EngineCoreOutputs):
                 self._outputs.append(message)
             elif isinstance(message, UtilityOutput):
-                _answer(self._calls.pop(message.call_id), message)
+                failure = RuntimeError(message.failure) if message.failure is not None else None
+                _settle(self._calls.pop(message.call_id), message.result, failure)
             else:
                 self.dead_error = message
                 for call in self._calls.values():
-                    call.set_exception(message)
+                    _settle(call, None, message)
                 self._calls.clear()
             self._changed.notify_all()
             waiter, self._waiter = self._waiter, None
@@ -88,13 +89,13 @@ class Mailbox:
             return call_id, future
 
 
-def _answer(call: Future[Any], answer: UtilityOutput) -> None:
-    if call.cancelled():
-        return
-    if answer.failure is not None:
-        call.set_exception(RuntimeError(answer.failure))
+def _settle(call: Future[Any], result: Any, failure: Exception | None) -> None:
+    if not call.set_running_or_notify_cancel():
+        return  # its caller has given up
+    if failure is not None:
+        call.set_exception(failure)
     else:
-        call.set_result(answer.result)
+        call.set_result(result)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -86,3 +86,14 @@ def test_each_call_gets_its_own_answer() -> None:
         third.result(0)
     with pytest.raises(EngineDeadError, match="gone"):
         mailbox.expect()[1].result(0)
+
+
+def test_a_call_that_was_given_up_disturbs_neither_its_answer_nor_the_end() -> None:
+    mailbox = Mailbox()
+    (one, first), (_, second), (_, third) = mailbox.expect(), mailbox.expect(), mailbox.expect()
+    first.cancel()
+    mailbox.put(UtilityOutput(one, "too late"))
+    second.cancel()
+    mailbox.put(EngineDeadError("gone"))
+    with pytest.raises(EngineDeadError, match="gone"):
+        third.result(0)
