@@ -150,6 +150,8 @@ def from_dict(raw: dict[str, Any]) -> DecoderConfig:
     )
 
 
+# What a model computes unless its architecture names the key as a feature.
+_ONLY = {"hidden_act": "silu", "attention_bias": False, "attention_out_bias": False, "mlp_bias": False}
 # Keys for which null says something else than an absent key.
 _NULLABLE = ("sliding_window",)
 
@@ -161,7 +163,7 @@ def _refuse_unsupported(raw: dict[str, Any], architecture: Architecture) -> None
         raise ModelError(
             f"quantization_config asks for {name!r}, and this engine reads quantised weights only from .gguf files"
         )
-    for key, supported in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
+    for key, supported in _ONLY.items():
         value = raw.get(key, supported)
         if value != supported and key not in architecture.features:
             raise ModelError(f"{key} is {value!r}, and {architecture.name} is supported only with {supported!r}")
