@@ -44,8 +44,9 @@ _END_TIMEOUT_S = 2.0
 # How long a silence may be before the listener looks whether the process lives.
 _SILENCE_MS = 100
 
+# What a wrong model or setting raises: the caller gets it as if it had happened here.
 _ERRORS: dict[str, type[Exception]] = {
-    error.__name__: error for error in (ModelError, ModelNotHereError, ValueError, MemoryError)
+    error.__name__: error for error in (ModelError, ModelNotHereError, ValueError, MemoryError, OSError)
 }
 
 Deliver = Callable[[EngineCoreOutputs | UtilityOutput | EngineDeadError], None]
@@ -66,7 +67,7 @@ class CoreEngineProcManager:
         ready: What it said when it was ready.
 
     Raises:
-        ModelError, ValueError, MemoryError: What loading raised in the process.
+        ModelError, ValueError, MemoryError, OSError: What loading raised in the process.
         EngineDeadError: The process ended, or did not get ready in time.
     """
 
@@ -127,7 +128,7 @@ class CoreEngineProcManager:
             if isinstance(message, EngineCoreReadyResponse):
                 return message
             if isinstance(message, EngineCoreFailure):
-                raise _start_error(message)
+                raise start_error(message)
         raise EngineDeadError(f"the engine core was not ready after {READY_TIMEOUT_S:g} s, and was ended")
 
     # ---- the listener ---------------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ class CoreEngineProcManager:
             while True:
                 message = self._receive()
                 if isinstance(message, EngineCoreFailure):
-                    raise EngineDeadError(f"the engine core failed: {message.kind}: {message.message}")
+                    raise EngineDeadError(f"the engine core failed: {message}")
                 if message is not None:
                     assert not isinstance(message, EngineCoreReadyResponse), "a core gets ready once"
                     self._deliver(message)
@@ -227,11 +228,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _start_error(failure: EngineCoreFailure) -> Exception:
-    """What loading raised, as if it had happened in this process."""
-    if failure.kind in _ERRORS:
-        return _ERRORS[failure.kind](failure.message)
-    return EngineDeadError(f"the engine core could not start: {failure.kind}: {failure.message}")
+def start_error(failure: EngineCoreFailure) -> Exception:
+    for kind in failure.kinds:
+        if kind in _ERRORS:
+            return _ERRORS[kind](failure.message)
+    return EngineDeadError(f"the engine core could not start: {failure}")
 
 
 def _how_it_ended(code: int) -> str:

@@ -34,7 +34,7 @@ _PARENT_CHECK_S = 0.25
 # How long the last message may hold up the end of the process.
 _LINGER_MS = 1000
 # What a wrong model or setting raises while loading: the frontend tells it in one line.
-_EXPECTED = (ValueError, MemoryError)
+_EXPECTED = (ValueError, MemoryError, OSError)
 
 
 def main() -> None:
@@ -51,7 +51,8 @@ def main() -> None:
         if is_loaded or not isinstance(error, _EXPECTED):
             traceback.print_exc()
             sys.stderr.flush()
-        _send(start.folder, EngineCoreFailure(type(error).__name__, str(error)))
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        _send(start.folder, EngineCoreFailure(kinds, str(error)))
     # Threads wait in sockets, and nothing of theirs is worth waiting for.
     os._exit(1)
 

@@ -80,12 +80,15 @@ class EngineCoreFailure(msgspec.Struct, frozen=True, array_like=True, tag="failu
     """The core could not start, or cannot go on: its process ends after this.
 
     Attributes:
-        kind: Name of the exception.
+        kinds: Names of the exception's class and of those above it.
         message: Its text.
     """
 
-    kind: str
+    kinds: list[str]
     message: str
+
+    def __str__(self) -> str:
+        return f"{self.kinds[0]}: {self.message}"
 
 
 ToCore = EngineCoreRequest | AbortRequests | UtilityCall

@@ -22,7 +22,8 @@ from minivllm.config import ModelConfig, VllmConfig
 from minivllm.engine import core_launch
 from minivllm.engine.core_client import AsyncMPClient, SyncMPClient
 from minivllm.engine.exceptions import EngineDeadError
-from minivllm.models.errors import ModelError
+from minivllm.engine.wire import EngineCoreFailure
+from minivllm.models.errors import ModelError, ModelNotHereError
 from tests.engine.processes import (
     SMALL,
     assert_nothing_left,
@@ -117,6 +118,21 @@ def test_a_model_that_goes_away_meanwhile_is_an_error_of_the_model(tmp_path: Pat
     with no_hang(), pytest.raises(ModelError, match=re.escape(f"no model '{model}'")):
         SyncMPClient(VllmConfig(model_config=ModelConfig(model=str(model))))
     assert_nothing_left(*spawned[0])
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ModelNotHereError("pull it"), "ModelNotHereError('pull it')"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "why"), "ValueError(\"'utf-8' codec can't decode byte 0xff"),
+        (PermissionError(13, "Permission denied", "model"), "OSError(\"[Errno 13] Permission denied: 'model'\")"),
+        (KeyError("x"), "EngineDeadError(\"the engine core could not start: KeyError: 'x'\")"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_loading_raises_keeps_its_kind_if_a_caller_can_know_it(error: Exception, told: str) -> None:
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    assert repr(core_launch.start_error(EngineCoreFailure(kinds, str(error)))).startswith(told)
 
 
 def test_a_core_that_does_not_get_ready_is_ended(

@@ -81,7 +81,7 @@ from_core = (
     st.builds(EngineCoreOutputs, st.lists(outputs, max_size=4), scheduler_stats=st.none() | stats)
     | st.builds(UtilityOutput, token, plain, st.none() | ids)
     | st.builds(EngineCoreReadyResponse, token, token, tokens.map(tuple), token)
-    | st.builds(EngineCoreFailure, ids, ids)
+    | st.builds(EngineCoreFailure, st.lists(ids), ids)
 )
 
 
