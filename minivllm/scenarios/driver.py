@@ -31,7 +31,8 @@ class Arrival:
         step: Iteration before which it arrives.
         request: The request.
         abort_step: Iteration in which its caller gives up; None for never.
-        abort_phase: "before" the step is planned, or "mid": after the model ran, before its output is committed.
+        abort_phase: "before" the step is planned; "mid": after the model ran, before its output is committed; or
+            "frontend": after that, when its text has met a stop string.
         prompt: The prompt as text, for the log.
         drafts: Draft tokens that it is given before a step, by iteration: what a proposer would have guessed.
     """
@@ -39,7 +40,7 @@ class Arrival:
     step: int
     request: EngineCoreRequest
     abort_step: int | None = None
-    abort_phase: Literal["before", "mid"] = "before"
+    abort_phase: Literal["before", "mid", "frontend"] = "before"
     prompt: str | None = None
     drafts: dict[int, list[int]] = field(default_factory=dict)
 
@@ -87,14 +88,14 @@ def run(
     result = RunResult(0, {}, {}, {}, False, 0)
     due: dict[int, list[Arrival]] = defaultdict(list)
     drafts: dict[int, dict[str, list[int]]] = defaultdict(dict)
-    aborts: dict[str, dict[int, list[str]]] = {"before": defaultdict(list), "mid": defaultdict(list)}
+    aborts: dict[str, dict[int, list[str]]] = {phase: defaultdict(list) for phase in ("before", "mid", "frontend")}
     for arrival in arrivals:
         due[arrival.step].append(arrival)
         for step, tokens in arrival.drafts.items():
             drafts[step][arrival.request.request_id] = tokens
         if arrival.abort_step is not None:
             aborts[arrival.abort_phase][arrival.abort_step].append(arrival.request.request_id)
-    last_event = max([0, *due, *aborts["before"], *aborts["mid"]])
+    last_event = max([0, *due, *(step for steps in aborts.values() for step in steps)])
 
     while True:
         step = log.step = result.steps
@@ -119,8 +120,9 @@ def run(
             for output in outputs.outputs:
                 if output.finish_reason is not None:
                     result.finals[output.request_id] = (str(output.finish_reason), output.stop_reason)
-            if on_outputs is not None and (asked := on_outputs(outputs)):
-                _note_aborts("frontend", asked, core.abort_requests(asked), log, result)
+        asked = on_outputs(outputs) if on_outputs is not None and outputs is not None else []
+        if asked := [*asked, *aborts["frontend"].get(step, [])]:
+            _note_aborts("frontend", asked, core.abort_requests(asked), log, result)
         extra = at_step_end() if at_step_end is not None else {}
         log.add("engine_core", "step.end", data=queue_state(core.scheduler) | extra)
         result.steps += 1

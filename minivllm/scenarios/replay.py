@@ -28,7 +28,7 @@ def workload_from_log(log: Log, semantics: Semantics) -> tuple[Workload, TokenRu
     aborts: dict[str, tuple[int | None, Any]] = {}
     drafts: dict[str, dict[int, list[int]]] = {}
     for event in log.events:
-        if event.kind == "requests.aborted" and event.data["phase"] in ("before", "mid"):
+        if event.kind == "requests.aborted":
             aborts.update({request_id: (event.step, event.data["phase"]) for request_id in event.data["asked"]})
         if event.kind == "drafts.given":
             for request_id, tokens in event.data.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,29 @@ def test_simulating_what_was_traced_gives_equal_plans(
     path = tmp_path / "log.jsonl.gz"
     traced = run_scenario(scenario, {"model": str(tiny_model), **overrides}, log_path=path, check=True)
     assert not traced.violations
+    workload, token_rule = workload_from_log(read_log(path), "fixed")
+    log, result = simulate_to_log(workload, None, token_rule)
+    is_async = workload.vllm_config.scheduler_config.async_scheduling
+    simulated = [dump(line) for line in plan_lines(log.events, is_async=is_async)] + [dump(summary_line(result))]
+    assert simulated == lines_of(traced)
+
+
+@pytest.mark.parametrize("overrides", [{}, {"async_scheduling": True}], ids=str)
+def test_a_stop_string_ends_a_request_in_the_log_and_when_it_is_planned_again(
+    overrides: dict[str, Any], tiny_model: Path, tmp_path: Path
+) -> None:
+    hello = get_scenario("hello")
+    requests = tuple(
+        replace(request, max_tokens=40, sampling={"stop": ["a", "e"], "ignore_eos": True}) for request in hello.requests
+    )
+    path = tmp_path / "log.jsonl"
+    settings = {"model": str(tiny_model), **overrides}
+    traced = run_scenario(replace(hello, requests=requests), settings, log_path=path, check=True)
+    assert not traced.violations
+    assert set(traced.result.finals.values()) == {("abort", None)}, "the core hears of an abort, not of a string"
+    reasons = [e.data["finish_reason"] for e in traced.log.events if e.kind == "output.text"]
+    assert reasons.count("stop") == len(requests)
+    assert "frontend" in {e.data["phase"] for e in traced.log.events if e.kind == "requests.aborted"}
     workload, token_rule = workload_from_log(read_log(path), "fixed")
     log, result = simulate_to_log(workload, None, token_rule)
     is_async = workload.vllm_config.scheduler_config.async_scheduling
