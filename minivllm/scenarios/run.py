@@ -94,7 +94,9 @@ def run_scenario(
 def _arrival(engine: LLMEngine, index: int, request: ScenarioRequest) -> Arrival:
     params = SamplingParams(max_tokens=request.max_tokens, **{"temperature": 0.0, **request.sampling})
     if params.n > 1:
-        raise ValueError(f"{request.id}: n must be 1 in a scenario, got {params.n}: name each request that is to arrive")
+        raise ValueError(
+            f"{request.id}: n must be 1 in a scenario, got {params.n}: name each request that is to arrive"
+        )
     prompt_text = request.prompt if isinstance(request.prompt, str) else None
     prompt: Any = request.prompt
     if prompt_text is None:
