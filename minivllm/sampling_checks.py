@@ -22,7 +22,7 @@ _MAX_INT32 = 2**31 - 1
 def normalize(params: SamplingParams) -> None:
     """Bring what means the same into one form."""
     changes: dict[str, Any] = {}
-    for name, off in (("bad_words", ()), ("allowed_token_ids", None)):
+    for name, off in (("stop_token_ids", ()), ("bad_words", ()), ("allowed_token_ids", None)):
         value = getattr(params, name)
         if value is None or isinstance(value, list | set | range):
             changes[name] = off if value is None else tuple(value)
@@ -63,6 +63,10 @@ def _check_numbers(params: SamplingParams) -> None:
     _check_range("min_p", params.min_p, 0, 1)
     if params.seed is not None and not (_is_integer(params.seed) and -(2**63) <= params.seed < 2**64):
         raise ValueError(f"seed must be an integer of 64 bits, got {params.seed!r}")
+    for name in ("n", "max_tokens", "min_tokens"):
+        count = getattr(params, name)
+        if not (_is_integer(count) or (name == "max_tokens" and count is None)):
+            raise ValueError(f"{name} must be an integer, got {count!r}")
     for name in ("logprobs", "prompt_logprobs"):
         count = getattr(params, name)
         if count is not None and not (_is_integer(count) and count >= -1):
@@ -70,7 +74,9 @@ def _check_numbers(params: SamplingParams) -> None:
 
 
 def _check_token_lists(params: SamplingParams) -> None:
-    allowed, bias = params.allowed_token_ids, params.logit_bias
+    stop, allowed, bias = params.stop_token_ids, params.allowed_token_ids, params.logit_bias
+    if not isinstance(stop, tuple) or not all(map(_is_integer, stop)):
+        raise ValueError(f"stop_token_ids must be a list of token ids, got {stop!r}")
     if allowed is not None:
         if not isinstance(allowed, tuple) or not all(map(_is_integer, allowed)):
             raise ValueError(f"allowed_token_ids must be a list of token ids, got {allowed!r}")

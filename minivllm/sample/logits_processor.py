@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from minivllm.sample.metadata import RowRules
-from minivllm.sample.penalties import has_penalties
+from minivllm.sample.penalties import LARGEST, has_penalties
 from minivllm.sampling_params import SamplingParams
 from minivllm.sourcemap.registry import on_map
 
@@ -78,8 +78,8 @@ def apply_logit_bias(logits: torch.Tensor, rules: list[RowRules]) -> None:
     for rule in rules:
         if rule.params.logit_bias:
             tokens = torch.tensor(list(rule.params.logit_bias), device=logits.device)
-            bias = torch.tensor(list(rule.params.logit_bias.values()), dtype=logits.dtype, device=logits.device)
-            logits[rule.row, tokens] += bias
+            bias = torch.tensor(list(rule.params.logit_bias.values()), dtype=torch.float64).clamp_(-LARGEST, LARGEST)
+            logits[rule.row, tokens] += bias.to(logits.device, logits.dtype)
 
 
 def _forbid(logits: torch.Tensor, row: int, token_ids: Iterable[int]) -> None:

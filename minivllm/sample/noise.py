@@ -22,4 +22,6 @@ def gumbel_noise(seeds: NDArray[np.uint64], positions: NDArray[np.int64], vocab_
         # Philox turns a counter into random bits: the position is its high half, so that no two positions overlap.
         generator = np.random.Generator(np.random.Philox(key=seed, counter=position << 128))
         generator.standard_exponential(out=exponential[row], dtype=np.float32)
-    return torch.from_numpy(exponential).log_().neg_()
+    # A draw of exactly 0 would be infinite noise, and with it the token, however unlikely or forbidden. In single
+    # precision it stands for everything below about 2**-24, and at a vocabulary of 50,000 it comes once in 300 rows.
+    return torch.from_numpy(exponential).clamp_(min=2.0**-24).log_().neg_()

@@ -21,8 +21,9 @@ from minivllm.sample.metadata import RowRules
 from minivllm.sampling_params import SamplingParams
 from minivllm.sourcemap.registry import on_map
 
-# Far above any logit of a working model, and far enough below infinity to be divided by the lowest temperature.
-_HIGHEST = 1e30
+# Far beyond any logit of a working model, and far enough from infinity to be divided by the lowest temperature. What is
+# forbidden is minus infinity, and nothing else ever is: a token is always left.
+LARGEST = 1e30
 
 
 def has_penalties(params: SamplingParams) -> bool:
@@ -44,10 +45,12 @@ def _apply(logits: torch.Tensor, rule: RowRules) -> None:
     index = torch.from_numpy(tokens).to(logits.device)
     count = torch.from_numpy(in_output).to(logits.device, logits.dtype)  # (tokens,)
     seen = logits[index]  # (tokens,)
-    seen = torch.where(seen > 0, seen / params.repetition_penalty, seen * params.repetition_penalty)
+    is_forbidden = seen == float("-inf")
+    repetition = min(max(params.repetition_penalty, 1 / LARGEST), LARGEST)
+    seen = torch.where(seen > 0, seen / repetition, seen * repetition)
     seen -= params.frequency_penalty * count
     seen -= params.presence_penalty * (count > 0)
-    logits[index] = seen.clamp_(max=_HIGHEST)
+    logits[index] = seen.clamp_(-LARGEST, LARGEST).masked_fill_(is_forbidden, float("-inf"))
 
 
 def _histogram(rule: RowRules) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -53,8 +53,8 @@ class Sampler:
             metadata: One entry per row.
 
         Raises:
-            FloatingPointError: A row holds NaN, or nothing that could be sampled. There is no right token then, and
-                a wrong one would hide the fault.
+            FloatingPointError: The maximum of a row is not a finite number. There is no right token then, and a
+                wrong one would hide the fault.
         """
         told = _rows_that_ask(metadata, logits.device)
         is_raw = self.logprobs_mode.startswith("raw_")
@@ -114,10 +114,10 @@ def _rows_that_ask(metadata: SamplingMetadata, device: torch.device) -> torch.Te
 
 
 def _refuse_nan(highest: torch.Tensor, metadata: SamplingMetadata) -> None:
-    broken = ~(highest > float("-inf"))
+    broken = ~highest.isfinite()
     if broken.any():
         row = int(broken.nonzero()[0])
-        what = "are not numbers (NaN)" if highest[row].isnan() else "are all minus infinity"
+        what = "are not numbers (NaN)" if highest[row].isnan() else f"have {highest[row]:+} as their maximum"
         raise FloatingPointError(
             f"request {metadata.req_ids[row]}: its logits at position {metadata.position[row]} {what}: "
             "the weights or a kernel are broken"

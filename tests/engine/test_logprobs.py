@@ -94,6 +94,20 @@ def test_prompt_scores_do_not_depend_on_what_is_cached_or_on_the_order(
             assert_same(output, expected[prompt])
 
 
+def test_prompt_scores_are_told_although_the_first_output_was_dropped(
+    tiny_model: Path, expected: dict[str, RequestOutput]
+) -> None:
+    engine = LLM(model=str(tiny_model), **SMALL, async_scheduling=True).llm_engine
+    engine.add_request("a", LONG, ASKS)
+    assert engine.step() == [], "the step with the whole prompt is in flight"
+    engine.engine_core.scheduler.reset_prefix_cache(reset_running_requests=True)
+    last = None
+    while engine.has_unfinished_requests():
+        last = (engine.step() or [last])[-1]
+    assert last is not None
+    assert_same(last, expected[LONG])
+
+
 def test_scores_of_sampled_tokens_with_a_prefix_hit(tiny_model: Path, expected: dict[str, RequestOutput]) -> None:
     llm = LLM(model=str(tiny_model), **SMALL)
     params = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True, logprobs=3)

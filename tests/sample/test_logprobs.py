@@ -99,6 +99,7 @@ def test_raw_scores_are_those_before_the_rules_even_of_the_rows_own_token() -> N
     assert scores.sampled_token_ranks == [5]
 
 
-def test_a_row_with_nothing_to_sample_names_its_request() -> None:
-    with pytest.raises(FloatingPointError, match="request r0: its logits at position 0 are all minus infinity"):
-        reference.sample([Row([reference.NEVER] * 3, SamplingParams(temperature=0.0))])
+@pytest.mark.parametrize("extreme", [reference.NEVER, math.inf])
+def test_a_row_without_a_finite_maximum_names_its_request(extreme: float) -> None:
+    with pytest.raises(FloatingPointError, match=r"request r1: .* at position 1 have [+-]inf as their maximum"):
+        reference.sample([Row([x] * 3, SamplingParams(temperature=0.0)) for x in (0.0, extreme)])

@@ -102,6 +102,19 @@ def test_seeds_and_positions_give_different_noise() -> None:
     assert len({tuple(row.tolist()) for row in noise}) == 4
 
 
+def test_noise_is_finite_even_where_the_generator_gives_zero() -> None:
+    seed, position, token = 157, 5, 45_997  # a place where it does
+    exponential = np.random.Generator(np.random.Philox(key=seed, counter=position << 128)).standard_exponential(
+        50_000, dtype=np.float32
+    )
+    assert exponential[token] == 0
+    noise = gumbel_noise(np.array([seed], dtype=np.uint64), np.array([position]), 50_000)
+    assert noise.isfinite().all()
+    logits = torch.full((1, 50_000), float("-inf"))
+    logits[0, 3] = 0.0
+    assert sample(logits, metadata(1, seed=seed, position=position)) == [3]
+
+
 def test_draws_follow_the_distribution() -> None:
     draws = 20_000
     how = metadata(draws, seed=7, position=np.arange(draws), temperature=0.7)

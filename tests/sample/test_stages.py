@@ -170,9 +170,30 @@ def test_masked_greedy_rows_beside_random_rows_stay_numbers() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.01, 1.0])
-def test_the_smallest_penalty_does_not_overflow(temperature: float) -> None:
-    params = SamplingParams(repetition_penalty=1e-300, temperature=temperature, top_p=0.5)
-    assert reference.sample([Row([3.0, 2.0, 1.0], params, prompt=[1])]) == [1]
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"repetition_penalty": 1e-300},
+        {"repetition_penalty": 1e300},
+        {"logit_bias": {1: 1e300}, "repetition_penalty": 1e-300},
+        {"logit_bias": {1: -1e300}, "repetition_penalty": 1e300, "frequency_penalty": 2.0},
+    ],
+)
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.5}, {"top_k": 1, "min_p": 1.0}])
+def test_extreme_values_never_leave_nothing_to_sample(
+    temperature: float, extreme: dict[str, Any], filters: dict[str, Any]
+) -> None:
+    params = SamplingParams(**extreme, **filters, temperature=temperature, allowed_token_ids=[1])
+    for logit in (-2.0, 0.0, 2.0):
+        assert reference.sample([Row([3.0, logit, 1.0], params, prompt=[1], output=[1])]) == [1]
+
+
+def test_a_penalty_does_not_bring_back_what_is_forbidden() -> None:
+    params = SamplingParams(
+        repetition_penalty=0.5, frequency_penalty=-2.0, presence_penalty=-2.0, allowed_token_ids=[1]
+    )
+    [logits] = reference.ours([Row([3.0, 2.0, 1.0], params, prompt=[0], output=[2, 2])])
+    assert logits == [reference.NEVER, 2.0, reference.NEVER]
 
 
 def test_rows_without_rules_are_left_alone() -> None:
