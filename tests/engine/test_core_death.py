@@ -144,6 +144,17 @@ def test_a_core_that_does_not_get_ready_is_ended(
     assert_nothing_left(*spawned[0])
 
 
+def test_ctrl_c_while_a_core_starts_leaves_nothing(tiny_model: Path, spawned: Spawned) -> None:
+    def interrupt() -> None:
+        wait_until(lambda: bool(spawned), "there is a process")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with no_hang(), pytest.raises(KeyboardInterrupt):
+        SyncMPClient(config(tiny_model))
+    assert_nothing_left(*spawned[0])
+
+
 # ---- a core that dies -----------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -55,28 +56,51 @@ def client(shared: SyncMPClient) -> Iterator[SyncMPClient]:
         assert shared.reset_prefix_cache(), "every block came back"
 
 
+SEEDED = SamplingParams(temperature=1.0, seed=5, max_tokens=8, n=2)
+
+
+def completions(llm: LLM) -> list[tuple[list[int], str]]:
+    outputs = llm.generate(PROMPTS, GREEDY) + llm.generate("It was", SEEDED)
+    return [(completion.token_ids, completion.text) for output in outputs for completion in output.outputs]
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_model: Path) -> list[tuple[list[int], str]]:
+    """In this process, in whole chunks, with nothing cached."""
+    return completions(LLM(str(tiny_model), **SMALL, enable_prefix_caching=False))
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         pytest.param({}, id="sync"),
         pytest.param({"async_scheduling": True}, id="async"),
         pytest.param({"batch": "rows", "max_num_batched_tokens": 8, "max_num_seqs": 3}, id="rows, small chunks"),
-        pytest.param({"num_gpu_blocks_override": 20, "scheduler_reserve_full_isl": False}, id="preempted"),
+        pytest.param({"block_size": 16, "enable_prefix_caching": False}, id="other blocks, no cache"),
+        pytest.param(
+            {"num_gpu_blocks_override": 20, "scheduler_reserve_full_isl": False, "max_model_len": 76}, id="preempted"
+        ),
     ],
 )
-def test_tokens_and_texts_are_those_of_a_core_in_this_process(tiny_model: Path, settings: dict[str, Any]) -> None:
-    settings = {"model": str(tiny_model), **SMALL, "max_model_len": 256, **settings}
-    expected = LLM(**settings).generate(PROMPTS, GREEDY)
-    llm = LLM(**settings, multiprocess=True)
+def test_tokens_and_texts_are_those_of_a_plain_run_in_this_process(
+    tiny_model: Path, plain: list[tuple[list[int], str]], settings: dict[str, Any]
+) -> None:
+    llm = LLM(str(tiny_model), **{**SMALL, **settings}, multiprocess=True)
     assert isinstance(llm.llm_engine.client, SyncMPClient)
     with no_hang():
-        outputs = llm.generate(PROMPTS, GREEDY)
-        seeded = SamplingParams(temperature=1.0, seed=5, max_tokens=8, n=2)
-        drawn = [completion.token_ids for completion in llm.generate("It was", seeded)[0].outputs]
+        assert completions(llm) == plain
     llm.llm_engine.shutdown()
-    assert [o.outputs[0].token_ids for o in outputs] == [o.outputs[0].token_ids for o in expected]
-    assert [o.outputs[0].text for o in outputs] == [o.outputs[0].text for o in expected]
-    assert drawn == [completion.token_ids for completion in LLM(**settings).generate("It was", seeded)[0].outputs]
+
+
+def test_ctrl_c_ends_a_call_and_not_the_engine(tiny_model: Path) -> None:
+    llm = LLM(str(tiny_model), **SMALL, multiprocess=True)
+    threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with no_hang():
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(PROMPTS, SamplingParams(max_tokens=2000, ignore_eos=True))
+        assert llm.llm_engine.reset_prefix_cache(), "nothing of the call is left over there"
+        assert len(llm.generate("It was", GREEDY)[0].outputs[0].token_ids) == 24
+    llm.llm_engine.shutdown()
 
 
 def test_each_request_gets_the_same_outputs_one_by_one(client: SyncMPClient, tiny_model: Path) -> None:
