@@ -60,12 +60,13 @@ def apply_top_k_top_p(logits: torch.Tensor, metadata: SamplingMetadata) -> torch
 def _top_candidates(logits: torch.Tensor, metadata: SamplingMetadata, width: int) -> tuple[torch.Tensor, bool]:
     """Apply top_k, then top_p to what it left, among the `width` most likely tokens; and say whether that was all."""
     ordered, tokens = logits.topk(width, dim=-1)  # (rows, width), most likely first
-    top_k = np.where(metadata.top_k > 0, metadata.top_k, logits.shape[-1]).astype(np.float32)
-    rank = torch.arange(width, device=logits.device)
-    in_top_k = rank < _column(top_k, logits)
+    top_k = np.where(metadata.top_k > 0, metadata.top_k, logits.shape[-1])
+    few = torch.from_numpy(top_k <= width).to(logits.device)
+    # The k-th token's logit is the bound, so that those which tie with it stay, too; where k is beyond the width, all.
+    last = torch.from_numpy(np.minimum(top_k, width) - 1).to(logits.device, torch.int64)
+    in_top_k = ordered >= ordered.gather(1, last.unsqueeze(1))
     ordered = ordered.masked_fill(~in_top_k, float("-inf"))
     # top_p is a share of what top_k left: the candidates themselves, or everything.
-    few = torch.from_numpy(top_k <= width).to(logits.device)
     total = torch.where(few, ordered.logsumexp(dim=-1), logits.logsumexp(dim=-1)).unsqueeze(1)
     probability = (ordered - total).exp()
     before = probability.cumsum(dim=-1) - probability
@@ -74,7 +75,7 @@ def _top_candidates(logits: torch.Tensor, metadata: SamplingMetadata, width: int
     top_p = np.where(metadata.top_p < 1, metadata.top_p, np.float32(np.inf))
     stays = in_top_k & (before < _column(top_p, logits))
     ordered = ordered.masked_fill(~stays, float("-inf"))
-    complete = width == logits.shape[-1] or not bool((stays[:, -1] & ~few).any())
+    complete = width == logits.shape[-1] or not bool((ordered[:, -1] > float("-inf")).any())
     return torch.full_like(logits, float("-inf")).scatter_(1, tokens, ordered), complete
 
 

@@ -90,8 +90,8 @@ def min_p(logits: list[float], row: Row) -> list[float]:
 def top_k(logits: list[float], row: Row) -> list[float]:
     if row.params.top_k <= 0 or not row.params.temperature:
         return logits
-    best = sorted(range(len(logits)), key=lambda i: -logits[i])[: row.params.top_k]
-    return [x if i in best else NEVER for i, x in enumerate(logits)]
+    least = sorted(logits, reverse=True)[: row.params.top_k][-1]
+    return [x if x >= least else NEVER for x in logits]
 
 
 def top_p(logits: list[float], row: Row) -> list[float]:

@@ -71,6 +71,16 @@ def test_a_flat_distribution_keeps_more_tokens_than_are_tried_first() -> None:
     assert int(kept) == int((mass < 0.9).sum()) + 1 > 512
 
 
+@pytest.mark.parametrize("vocab_size", [8, 3000])
+def test_tokens_that_tie_with_the_last_of_top_k_stay(vocab_size: int) -> None:
+    logits = torch.full((2, vocab_size), -1.0)
+    logits[:, 1] = 2.0
+    logits[0, 3:6] = 1.0
+    kept = filtered(logits, metadata(2, top_k=2)).isfinite()
+    assert kept[0].nonzero().flatten().tolist() == [1, 3, 4, 5]
+    assert int(kept[1].sum()) == vocab_size, "all the others tie, however many"
+
+
 def test_switched_off_filters_drop_nothing_from_a_long_tail() -> None:
     logits = torch.linspace(0, -60, 5000)[None].repeat(2, 1)
     assert filtered(logits, metadata(2, top_k=[3, 0]))[1].isfinite().all()
