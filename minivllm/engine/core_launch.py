@@ -79,11 +79,12 @@ class CoreEngineProcManager:
         self._is_closing = False
         self._listener = threading.Thread(target=self._listen, name="process_outputs_socket", daemon=True)
         self.process: subprocess.Popen[bytes] | None = None
-        self.folder = make_socket_folder()
         self._context = zmq.Context()
         self._input = self._context.socket(zmq.PUSH)
         self._output = self._context.socket(zmq.PULL)
+        self.folder = ""
         try:
+            self.folder = make_socket_folder()
             self._output.bind(output_address(self.folder))
             with _sigint_blocked():
                 self.process = spawn(CoreStart(vllm_config, self.folder, os.getpid()))
@@ -147,9 +148,11 @@ class CoreEngineProcManager:
             dead_error = self._why_dead(error)
             with self._lock:
                 self._dead_error = dead_error
-            # Whoever hears of the end may trust that nothing is left.
-            self._release()
-            self._deliver(dead_error)
+            # In this order: whoever hears of the end may trust that nothing is left.
+            try:
+                self._release()
+            finally:
+                self._deliver(dead_error)
 
     def _why_dead(self, error: Exception) -> EngineDeadError:
         if self._is_closing:
