@@ -46,7 +46,8 @@ class Linear(nn.Module):
 
     def slots(self, **rows: int) -> dict[str, torch.Tensor]:
         """Views for the parts by their names, top to bottom, each with its number of rows."""
-        slots = dict(zip([f"{name}.weight" for name in rows], self.weight.split(list(rows.values())), strict=True))
+        sizes = list(rows.values())
+        slots = dict(zip([f"{name}.weight" for name in rows], torch.split(self.weight, sizes), strict=True))
         if self.bias is not None:
-            slots |= zip([f"{name}.bias" for name in rows], self.bias.split(list(rows.values())), strict=True)
+            slots |= zip([f"{name}.bias" for name in rows], torch.split(self.bias, sizes), strict=True)
         return slots

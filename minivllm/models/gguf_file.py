@@ -25,7 +25,7 @@ from minivllm.models.registry import ARCHITECTURES, architecture_of
 from minivllm.models.weights import check_finite
 
 _ARCHITECTURES = {entry.gguf: entry.name for entry in ARCHITECTURES.values() if entry.gguf}
-_NUMBERS_AT_ONCE = 2**20
+_NUMBERS_AT_ONCE = 2**18
 _ROPE_FACTORS = "rope_freqs.weight"
 
 # Their metadata keys, after the architecture's name, and config.json's.

@@ -67,7 +67,7 @@ class ModelLoader:
             if name.endswith("norm.weight"):
                 slot.fill_(1.0)
             else:
-                for part in slot.view(-1).split(_DUMMY_NUMBERS_AT_ONCE):
+                for part in torch.split(slot.view(-1), _DUMMY_NUMBERS_AT_ONCE):
                     part.copy_(torch.randn(part.shape, generator=generator) * 0.02)
         return model
 

@@ -61,7 +61,7 @@ def save_gguf(
     for name, array in (extra_tensors or {}).items():
         writer.add_tensor(name, array)
     for name, tensor in model.state_dict().items():
-        target = _gguf_name(name)
+        target = gguf_name(name)
         if (name == "lm_head.weight" and config.tie_word_embeddings) or target == without:
             continue
         chosen = kind if tensor.dim() == 2 else Kind.F32
@@ -97,7 +97,8 @@ def _any_rows(shape: tuple[int, ...], kind: Kind) -> np.ndarray:
     return usable[:needed].reshape(shape[0], -1)
 
 
-def _gguf_name(name: str) -> str:
+def gguf_name(name: str) -> str:
+    """A tensor's name in such files, from its Hugging Face name."""
     top = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
     stem, _, suffix = name.rpartition(".")
     if stem in top:

@@ -6,9 +6,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 import torch
+from gguf import GGMLQuantizationType
 from safetensors.torch import save_file
 
 from minivllm.config import ModelConfig, SchedulerConfig, VllmConfig
@@ -17,8 +21,9 @@ from minivllm.models.errors import TooLittleMemoryError
 from minivllm.models.registry import resolve
 from minivllm.worker import worker as worker_module
 from minivllm.worker.worker import Worker
+from tests.models.gguf_checkpoints import gguf_name
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "vocab_size": 32000,
     "hidden_size": 512,
@@ -29,7 +34,7 @@ SIZES = {
 }
 # VmHWM and not ru_maxrss: that begins with what the parent process had.
 MEASURE = """
-import sys, torch
+import sys, gguf.quants, torch
 from pathlib import Path
 from minivllm.models.loader import ModelLoader
 from minivllm.models.model_zoo import find_model
@@ -58,8 +63,31 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         save_file(
             {name: torch.zeros(slot.shape, dtype=dtype) for name, slot in slots.items()}, folder / "model.safetensors"
         )
-        folders[str(dtype)] = folder
+        folders[f"{dtype}".removeprefix("torch.")] = folder
+    folders["Q8_0"] = save_q8(tmp_path_factory.mktemp("gguf") / "m.gguf", slots)
     return folders
+
+
+def save_q8(file: Path, slots: dict[str, torch.Tensor]) -> Path:
+    """The same sizes as a .gguf file."""
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_block_count(SIZES["num_hidden_layers"])
+    writer.add_embedding_length(SIZES["hidden_size"])
+    writer.add_feed_forward_length(SIZES["intermediate_size"])
+    writer.add_head_count(SIZES["num_attention_heads"])
+    writer.add_context_length(SIZES["max_position_embeddings"])
+    numbers, size = gguf.GGML_QUANT_SIZES[GGMLQuantizationType.Q8_0]
+    for name, slot in slots.items():
+        if slot.dim() == 1:
+            writer.add_tensor(gguf_name(name), np.zeros(slot.shape, np.float32))
+        else:
+            rows = np.zeros((slot.shape[0], slot.shape[1] // numbers * size), np.uint8)
+            writer.add_tensor(gguf_name(name), rows, raw_dtype=GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -69,13 +97,14 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("float32", "float32", "load"),
         ("bfloat16", "float32", "load"),
         ("float32", "bfloat16", "load"),
+        ("Q8_0", "bfloat16", "load"),
         ("float32", "float32", "dummy"),
     ],
 )
 def test_peak_memory_is_the_weights_and_a_fifth(
     checkpoints: dict[str, Path], stored: str, loaded: str, how: str
 ) -> None:
-    folder = checkpoints[f"torch.{stored}"]
+    folder = checkpoints[stored]
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, str(folder), loaded, how], capture_output=True, text=True, check=True
     )
@@ -89,7 +118,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_takes_memory(
 ) -> None:
     monkeypatch.setattr(worker_module, "free_memory", lambda device: 100 * 2**20)
     config = VllmConfig(
-        model_config=ModelConfig(model=str(checkpoints["torch.float32"])),
+        model_config=ModelConfig(model=str(checkpoints["float32"])),
         scheduler_config=SchedulerConfig(max_model_len=64),
     )
     with pytest.raises(TooLittleMemoryError, match=r"take 2\d\d\.\d MiB in float32, and 100\.0 MiB .* are missing"):
