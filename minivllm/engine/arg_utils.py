@@ -138,3 +138,7 @@ class EngineArgs:
             attention_backend=self.attention_backend,
             stream_interval=self.stream_interval,
         )
+
+
+# vLLM has a class of its own for its asynchronous engine; here both engines take the same.
+AsyncEngineArgs = EngineArgs
