@@ -281,7 +281,10 @@ class OutputProcessor:
     def _refuse(self, state: RequestState, why: str) -> None:
         """The core took a request and found that it could never run. (A core in this process raises at once.)"""
         refusal = RequestRefusedError(why.replace(repr(state.request_id), repr(state.external_req_id)))
-        self._forget(state)
+        # What one child cannot have no sibling can: their caller hears of it once.
+        root = state.request_id if state.parent is None else state.parent.request_id
+        for child_id in self._completions_of(root, internal=True):
+            self._forget(self.request_states[child_id])
         if state.queue is None:
             raise refusal
         state.queue.put_error(refusal)
