@@ -118,6 +118,14 @@ def test_digits_are_grouped_as_the_model_learnt_them(tmp_path: Path) -> None:
     assert pieces == {"smollm": list("12345"), "qwen2": list("12345"), "llama-bpe": ["123", "45"]}
 
 
+@pytest.mark.parametrize(("pre", "whole"), [("llama-bpe", True), ("qwen2", False)])
+def test_llama3_takes_a_piece_that_is_a_token_whatever_the_merges_say(tmp_path: Path, pre: str, whole: bool) -> None:
+    tokens = ["<s>", *"abc", "abc", "ab"]  # and no merge that leads to "abc"
+    types = [CONTROL, *[NORMAL] * 5]
+    write(tmp_path / "m.gguf", "gpt2", tokens, types, token_merges=["a b"], tokenizer_pre=pre, add_bos_token=False)
+    assert (load_tokenizer(tmp_path / "m.gguf").encode("abc") == [4]) is whole
+
+
 @functools.cache
 def sentencepiece() -> Tokenizer:
     with tempfile.TemporaryDirectory() as folder:

@@ -114,6 +114,7 @@ def test_a_config_that_is_no_json_object_is_refused(tmp_path: Path, text: str) -
         ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8}, [None, None]),
         ({**QWEN3, "sliding_window": 8, "max_window_layers": 1}, [None, 8]),
         ({**QWEN3, "sliding_window": 8}, [None, None]),
+        ({**QWEN3, "architectures": ["Qwen2ForCausalLM"], "sliding_window": 8}, [None, None]),
         ({**QWEN3, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}, [8, None]),
         ({"layer_types": ["full_attention", "full_attention"]}, [None, None]),
     ],
