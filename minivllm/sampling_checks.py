@@ -63,10 +63,6 @@ def _check_numbers(params: SamplingParams) -> None:
     _check_range("min_p", params.min_p, 0, 1)
     if params.seed is not None and not (_is_integer(params.seed) and -(2**63) <= params.seed < 2**64):
         raise ValueError(f"seed must be an integer of 64 bits, got {params.seed!r}")
-    for name in ("n", "max_tokens", "min_tokens"):
-        count = getattr(params, name)
-        if not (_is_integer(count) or (name == "max_tokens" and count is None)):
-            raise ValueError(f"{name} must be an integer, got {count!r}")
     for name in ("logprobs", "prompt_logprobs"):
         count = getattr(params, name)
         if count is not None and not (_is_integer(count) and count >= -1):

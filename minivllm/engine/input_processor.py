@@ -100,6 +100,7 @@ class InputProcessor:
                     f"token id {token_id} at position {position} of the prompt is out of range: "
                     f"the model's vocabulary has {self.vocab_size} tokens, 0 to {self.vocab_size - 1}"
                 )
+        params = msgspec.structs.replace(params)  # checked again: its caller may have changed it
         sampling_completion.verify(params, self.vocab_size, self.max_logprobs)
         if params.stop and self.tokenizer is None:
             raise ValueError("this model has no tokenizer, so no text that could hold a stop string: leave stop out")

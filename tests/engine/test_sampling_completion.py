@@ -46,6 +46,18 @@ def test_what_the_model_cannot_do_is_refused_before_anything_runs(
     assert not llm.llm_engine.has_unfinished_requests()
 
 
+def test_a_parameter_that_was_changed_is_checked_again(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=1)
+    params.logprobs = "all"  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="logprobs must be 0 or more, or -1 for all tokens, got 'all'"):
+        llm.generate("Once", params)
+    params.logprobs, params.prompt_logprobs, params.temperature = None, 1, 0.0
+    for _ in range(2):
+        [output] = llm.generate("Once upon a time there was", params)
+        assert output.prompt_logprobs is not None
+        assert len(output.prompt_logprobs) == len(output.prompt_token_ids), "nothing of it was read from the cache"
+
+
 def test_no_limit_lets_a_request_ask_for_all_tokens(tiny_model: Path) -> None:
     verify(SamplingParams(logprobs=-1), VOCAB, -1)
     llm = LLM(model=str(tiny_model), **SMALL, max_logprobs=-1)
