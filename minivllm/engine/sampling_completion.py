@@ -69,6 +69,8 @@ def complete(
         if tokenizer is None:
             raise ValueError("this model has no tokenizer, so bad_words cannot be turned into tokens: leave them out")
         changes["bad_words_token_ids"] = bad_words_token_ids(params.bad_words, tokenizer)
+    if params.logit_bias:
+        changes["logit_bias"] = dict(params.logit_bias)  # the caller may go on changing its own
     for name in ("logprobs", "prompt_logprobs"):
         if getattr(params, name) == -1:
             changes[name] = vocab_size
