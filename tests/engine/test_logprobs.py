@@ -218,3 +218,16 @@ def test_without_a_tokenizer_there_are_no_texts() -> None:
     processor.update_from_output(EngineCoreOutput("a", [5], new_logprobs=scores), 1)
     assert processor.logprobs is not None
     assert [(t, e.rank, e.decoded_token) for t, e in processor.logprobs[0].items()] == [(5, 2, None), (6, 1, None)]
+
+
+def test_a_prompt_that_is_told_again_changes_nothing() -> None:
+    processor = LogprobsProcessor(None, SamplingParams(prompt_logprobs=0))
+    for score in (-1.0, -1.0001):
+        prompt = LogprobsLists([[5]], [[score]], [1])
+        processor.update_from_output(EngineCoreOutput("a", [7], new_prompt_logprobs=prompt), 1)
+    told = processor.take_prompt_logprobs(once=True)
+    assert told is not None
+    assert told[1] is not None
+    assert (len(told), told[1][5].logprob) == (2, -1.0)
+    processor.update_from_output(EngineCoreOutput("a", [7], new_prompt_logprobs=prompt), 2)
+    assert processor.take_prompt_logprobs(once=True) == [], "deltas have it already"
