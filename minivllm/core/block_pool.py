@@ -28,8 +28,9 @@ class BlockPool:
         self.enable_caching = enable_caching
         self.blocks = [KVCacheBlock(i) for i in range(num_gpu_blocks)]
         self.free_block_queue = FreeKVCacheBlockQueue(self.blocks)
-        # Two requests that compute the same prefix in one step publish two blocks under one hash. Both are kept, the
-        # first published first, so that losing one does not lose the prefix.
+        # One hash can have several blocks: a request whose whole prompt is cached computes its last block again and
+        # publishes it a second time. All are kept, the first published first, so that losing one does not lose the
+        # prefix.
         self.cached_block_hash_to_block: dict[bytes, dict[int, KVCacheBlock]] = {}
         self.null_block = self.free_block_queue.popleft_n(1)[0]
         self.null_block.is_null = True
@@ -55,9 +56,15 @@ class BlockPool:
         for block in blocks:
             assert block.ref_cnt == 0, f"INV-02: free block #{block.block_id} has {block.ref_cnt} users"
             block.ref_cnt = 1
+        self.evict_blocks(blocks)
+        return blocks
+
+    @on_map("evict blocks", vllm="vllm/v1/core/block_pool.py::BlockPool.evict_blocks")
+    def evict_blocks(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """Take the hash from blocks that have one, in use or free: nobody can hit them any more."""
+        for block in blocks:
             if block.block_hash is not None:
                 self._evict(block)
-        return blocks
 
     @on_map("touch", vllm="vllm/v1/core/block_pool.py::BlockPool.touch")
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:

@@ -137,7 +137,8 @@ class KVCacheManager:
 
         comp is `request.num_computed_tokens`. Blocks of comp are the request's already; those of new_comp get one
         more user; the rest is taken from the free queue. Full blocks up to the last known token are published at
-        once, before their KV is written: whoever hits them runs in a later step, after this one has written them.
+        once, before their KV is written. Even a request that is admitted in this same step may hit them: each layer
+        writes the KV of the whole batch before any query of the batch reads it.
 
         Args:
             request: The request.
@@ -200,6 +201,17 @@ class KVCacheManager:
             request.block_hashes[num_cached:num_full_blocks],
         )
         self.num_cached_block[request.request_id] = num_full_blocks
+
+    def take_back_planned(self, request: Request) -> None:
+        """Unpublish the blocks that a planned step was to fill, because the request has left the plan.
+
+        Nobody will write them, and whoever hit them would read what an earlier owner left there.
+        """
+        first_unwritten = request.num_computed_tokens // self.block_size
+        num_cached = self.num_cached_block[request.request_id]
+        if first_unwritten < num_cached:
+            self.block_pool.evict_blocks(self.req_to_blocks[request.request_id][first_unwritten:num_cached])
+            self.num_cached_block[request.request_id] = first_unwritten
 
     @on_map("free a request", vllm="vllm/v1/core/kv_cache_manager.py::KVCacheManager.free")
     def free(self, request: Request) -> None:

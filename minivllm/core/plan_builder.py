@@ -29,7 +29,7 @@ def build_plan(
     if running:
         num_common_prefix_blocks = kv_cache_manager.get_num_common_prefix_blocks(running[0].request_id)
     return SchedulerOutput(
-        scheduled_new_reqs=[_new_request_data(request, kv_cache_manager) for request in step.new],
+        scheduled_new_reqs=[_new_request_data(request, kv_cache_manager) for request in step.scheduled_new_reqs],
         scheduled_cached_reqs=_make_cached_request_data(step, kv_cache_manager),
         num_scheduled_tokens=step.num_scheduled_tokens,
         total_num_scheduled_tokens=sum(step.num_scheduled_tokens.values()),
@@ -52,18 +52,22 @@ def _new_request_data(request: Request, kv_cache_manager: KVCacheManager) -> New
 
 def _make_cached_request_data(step: Step, kv_cache_manager: KVCacheManager) -> CachedRequestData:
     """One entry a request and column: running requests in order, then resumed ones."""
-    requests = step.running + step.resumed if step.resumed else step.running
-    new_block_ids: list[list[int] | None] = [None] * len(step.running)
+    requests = (
+        step.scheduled_running_reqs + step.scheduled_resumed_reqs
+        if step.scheduled_resumed_reqs
+        else step.scheduled_running_reqs
+    )
+    new_block_ids: list[list[int] | None] = [None] * len(step.scheduled_running_reqs)
     if step.new_blocks:
-        for i, request in enumerate(step.running):
+        for i, request in enumerate(step.scheduled_running_reqs):
             if new_blocks := step.new_blocks.get(request.request_id):
                 new_block_ids[i] = [block.block_id for block in new_blocks]
-    for request in step.resumed:
+    for request in step.scheduled_resumed_reqs:
         new_block_ids.append(kv_cache_manager.get_block_ids(request.request_id))
     return CachedRequestData(
         req_ids=[request.request_id for request in requests],
-        resumed_req_ids={request.request_id for request in step.resumed},
-        all_token_ids={request.request_id: list(request.all_token_ids) for request in step.resumed},
+        resumed_req_ids={request.request_id for request in step.scheduled_resumed_reqs},
+        all_token_ids={request.request_id: list(request.all_token_ids) for request in step.scheduled_resumed_reqs},
         new_block_ids=new_block_ids,
         num_computed_tokens=[request.num_computed_tokens for request in requests],
         num_output_tokens=[

@@ -123,6 +123,9 @@ class TokenView(Sequence[int]):
             yield self._tokens[i]
 
 
+# Beyond any sequence: stands for "no limit" where numbers are compared.
+_NO_LIMIT = 1 << 62
+
 # Returns the hashes of a request's full blocks that it does not have yet.
 BlockHasher = Callable[["Request"], list[bytes]]
 
@@ -199,7 +202,7 @@ class Request:
             raise ValueError(f"request {request_id!r} has an empty prompt: give it at least one token")
         self.request_id = request_id
         self.sampling_params = sampling_params
-        self.max_tokens = sampling_params.max_tokens if sampling_params.max_tokens is not None else 1 << 62
+        self.max_tokens = sampling_params.max_tokens if sampling_params.max_tokens is not None else _NO_LIMIT
         self.arrival_time = arrival_time
         self.priority = priority
         self.lora_request = lora_request

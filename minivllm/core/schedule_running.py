@@ -48,7 +48,7 @@ def schedule_running(scheduler: Scheduler, step: Step) -> None:
             index += 1  # not `break`: someone further down may still have work
             continue
 
-        # Asked before blocks are: a victim may give its share of the budget back.
+        # Found out now: a preemption below may return tokens to the budget, and a comparison with it would be wrong.
         cut = why_less(scheduler, step, request, debt, num_new_tokens) if num_new_tokens != debt else None
         new_blocks, index = _allocate_or_preempt(scheduler, step, request, num_new_tokens, index)
         if isinstance(new_blocks, BlockShortage):
@@ -56,7 +56,7 @@ def schedule_running(scheduler: Scheduler, step: Step) -> None:
             return
         if cut is not None:
             decisions.cut.append(cut)
-        step.running.append(request)
+        step.scheduled_running_reqs.append(request)
         step.num_scheduled_tokens[request.request_id] = num_new_tokens
         step.token_budget -= num_new_tokens
         if new_blocks:
@@ -70,8 +70,9 @@ def schedule_running(scheduler: Scheduler, step: Step) -> None:
 
 def _max_tokens_in_flight(request: Request) -> bool:
     """Whether steps in flight are sure to bring the last token that a request may have (async scheduling)."""
-    # The first placeholder is a token that will come for sure; the others may be drafts that are rejected.
-    sure = request.num_computed_tokens + 2 - request.num_output_placeholders
+    # After the steps in flight there are num_computed_tokens + 1 tokens, but all placeholders except the first may
+    # be drafts that are rejected.
+    sure = request.num_computed_tokens + 1 - (request.num_output_placeholders - 1)
     return sure >= request.num_prompt_tokens + request.max_tokens
 
 
@@ -113,10 +114,14 @@ def _take_victim(scheduler: Scheduler, step: Step, index: int) -> tuple[Request,
     del scheduler.running[victim_index]
     was_scheduled = victim.request_id in step.num_scheduled_tokens
     if was_scheduled:
-        step.running.remove(victim)
+        step.scheduled_running_reqs.remove(victim)
         step.token_budget += step.num_scheduled_tokens.pop(victim.request_id)
         step.new_blocks.pop(victim.request_id, None)
         step.spec_tokens.pop(victim.request_id, None)
+        if scheduler.config.semantics == "fixed":
+            # vLLM 0.27.1 leaves them published: the victim itself, or another request with its prefix, then takes
+            # blocks for computed that no step has ever written.
+            scheduler.kv_cache_manager.take_back_planned(victim)
     step.decisions.forget(victim.request_id)
     # vLLM 0.27.1 moves the index only for a victim that is in the plan. One that was passed over shifts the list
     # just the same, and then the next request is skipped (vllm#49097).

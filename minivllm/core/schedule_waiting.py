@@ -34,6 +34,7 @@ def schedule_waiting(scheduler: Scheduler, step: Step) -> None:
         if step.decisions.stop is not None or queue is None:
             break
         request = queue.peek_request()
+        _unblock_if_ready(request)
         if why := _why_skip(scheduler, step, request):
             step.decisions.not_scheduled.append(why)
             skipped.append(queue.pop_request())
@@ -71,12 +72,16 @@ def _why_admit_no_one(
     return None
 
 
+def _unblock_if_ready(request: Request) -> None:
+    """Put a request whose grammar, KV or input has arrived back among those that only wait for their turn."""
+    if request.status.is_blocked and request.ready:
+        request.status = RequestStatus.PREEMPTED if request.num_preemptions else RequestStatus.WAITING
+
+
 def _why_skip(scheduler: Scheduler, step: Step, request: Request) -> Decision | None:
     """Why a waiting request is passed over while those behind it may be admitted; None if it may go on."""
     if request.status.is_blocked:
-        if not request.ready:
-            return Decision(request.request_id, _BLOCKED_REASON[request.status])
-        request.status = RequestStatus.PREEMPTED if request.num_preemptions else RequestStatus.WAITING
+        return Decision(request.request_id, _BLOCKED_REASON[request.status])
     if request.num_stale_output_tokens > 0 and not request.drop_stale_output:
         # Output from before its preemption is still to come: starting now could sample that token twice.
         numbers = {"in_flight": request.num_stale_output_tokens}
@@ -127,7 +132,9 @@ def _admit(scheduler: Scheduler, step: Step, request: Request, queue: RequestQue
         step.decisions.cut.append(why_less(scheduler, step, request, debt, num_new_tokens))
     if request.num_preemptions == 0:
         request.num_cached_tokens = num_hit_tokens
-    (step.resumed if request.status == RequestStatus.PREEMPTED else step.new).append(request)
+    (step.scheduled_resumed_reqs if request.status == RequestStatus.PREEMPTED else step.scheduled_new_reqs).append(
+        request
+    )
     step.num_scheduled_tokens[request.request_id] = num_new_tokens
     step.token_budget -= num_new_tokens
     if request.lora_request is not None:

@@ -50,8 +50,8 @@ class Scheduler:
         self.requests: dict[str, Request] = {}
         self.running: list[Request] = []
         self.waiting: RequestQueue = create_request_queue(config.policy)
-        # Requests that were looked at and passed over; they are ahead of `waiting` (first come, first served), or
-        # beside it (priority).
+        # Blocked requests, and those that were looked at and passed over. They go before `waiting` (first come, first
+        # served), or compete with it by their key (priority).
         self.skipped_waiting: RequestQueue = create_request_queue(config.policy)
         # Finished since the last plan: the worker still keeps a place for them.
         self.finished_req_ids: set[str] = set()
@@ -155,6 +155,7 @@ class Scheduler:
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.spec_token_ids = []
+        # What is in flight now was planned before this preemption. If some of it was to be dropped already, all is.
         request.drop_stale_output = drop_stale_output or (
             request.drop_stale_output and request.num_stale_output_tokens > 0
         )

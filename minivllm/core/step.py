@@ -28,7 +28,7 @@ class Step:
     Attributes:
         token_budget: Tokens left to give out.
         decisions: Why others got nothing, or less.
-        running, new, resumed: Scheduled requests by kind, in order.
+        scheduled_running_reqs, scheduled_new_reqs, scheduled_resumed_reqs: Who is in the plan, by kind, in order.
         preempted: Victims of this step.
         num_scheduled_tokens: Tokens of each scheduled request.
         new_blocks: Blocks that running requests gained; absent if none.
@@ -38,9 +38,9 @@ class Step:
 
     token_budget: int
     decisions: StepDecisions
-    running: list[Request] = field(default_factory=list)
-    new: list[Request] = field(default_factory=list)
-    resumed: list[Request] = field(default_factory=list)
+    scheduled_running_reqs: list[Request] = field(default_factory=list)
+    scheduled_new_reqs: list[Request] = field(default_factory=list)
+    scheduled_resumed_reqs: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     new_blocks: dict[str, list[KVCacheBlock]] = field(default_factory=dict)
