@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+import msgspec
+
 from minivllm.config import (
     BatchKind,
     CacheConfig,
@@ -59,11 +61,17 @@ class EngineArgs:
 
     @classmethod
     def from_kwargs(cls, **kwargs: Any) -> EngineArgs:
-        """Like the constructor, but an unknown name is told with the known ones."""
+        """Like the constructor, but an unknown name or a value of a wrong type is told with what would be right."""
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(kwargs) - known):
             raise TypeError(f"unknown engine argument {unknown[0]!r}; known are {', '.join(sorted(known))}")
-        return cls(**kwargs)
+        try:
+            return msgspec.convert(kwargs, cls)
+        except msgspec.ValidationError as error:
+            what, _, place = str(error).partition(" - at `$.")
+            if what.startswith("Expected"):
+                raise TypeError(f"engine argument {place.rstrip('`')}: {what[0].lower()}{what[1:]}") from None
+            return cls(**kwargs)  # a wrong word: config.py lists the right ones
 
     def resolve_engine_config(self) -> VllmConfig:
         """Read from the model's files what it was made for, and check everything together. No weights are read.

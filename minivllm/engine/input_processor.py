@@ -5,9 +5,10 @@ Upstream: vllm/v1/engine/input_processor.py::InputProcessor.
 
 from __future__ import annotations
 
+import operator
 import secrets
 from collections.abc import Sequence
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -129,10 +130,23 @@ class InputProcessor:
                 f"a prompt has no {sorted(map(str, unknown))[0]!r}; known are prompt, prompt_token_ids and cache_salt"
             )
         if "prompt_token_ids" in prompt:
-            return [int(token_id) for token_id in prompt["prompt_token_ids"]]  # type: ignore[typeddict-item]
+            return _checked_ids(prompt["prompt_token_ids"])  # type: ignore[typeddict-item]
         text = prompt.get("prompt")
         if not isinstance(text, str):
             raise ValueError(f"a prompt is text or {{'prompt_token_ids': [...]}}, got {text!r}")
+        if not text:
+            raise ValueError("the prompt is empty: give it at least one character")
         if self.tokenizer is None:
             raise ValueError("this model has no tokenizer: pass {'prompt_token_ids': [...]} instead of text")
         return self.tokenizer.encode(text)
+
+
+def _checked_ids(token_ids: Any) -> list[int]:
+    """Token ids as plain integers; anything that would have to be rounded or guessed is refused."""
+    try:
+        ids = list(token_ids)
+        if not any(isinstance(token_id, bool) for token_id in ids):
+            return [operator.index(token_id) for token_id in ids]
+    except TypeError:
+        pass
+    raise ValueError(f"prompt_token_ids is a list of whole numbers, got {str(token_ids)[:80]}")

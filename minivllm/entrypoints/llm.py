@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +44,8 @@ class LLM:
         self.llm_engine = LLMEngine.from_engine_args(EngineArgs.from_kwargs(model=model, **kwargs))
         self._recommended = recommended_sampling(model)
         self._request_ids = itertools.count()
+        # The engine is one loop. Threads that share an LLM take turns; AsyncLLM serves many callers at once.
+        self._one_call_at_a_time = threading.Lock()
 
     @on_map("offline entry", vllm="vllm/entrypoints/llm.py::LLM.generate", process="frontend")
     def generate(
@@ -69,6 +72,18 @@ class LLM:
         Raises:
             ValueError: A prompt or a parameter that cannot be served; then none of the prompts is generated.
         """
+        with self._one_call_at_a_time:
+            return self._generate(prompts, sampling_params, use_tqdm, priority)
+
+    def _generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        use_tqdm: bool,
+        priority: Sequence[int] | None,
+    ) -> list[RequestOutput]:
+        if not isinstance(prompts, str | dict | Sequence):
+            raise ValueError(f"prompts is one prompt or a list of them, got {type(prompts).__name__}")
         all_prompts = [prompts] if isinstance(prompts, str | dict) else list(prompts)
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
@@ -152,6 +167,8 @@ class LLM:
 def _one_each(params: SamplingParams | Sequence[SamplingParams], num_prompts: int, name: str) -> list[SamplingParams]:
     if isinstance(params, SamplingParams):
         return [params] * num_prompts
+    if isinstance(params, str | dict) or not all(isinstance(entry, SamplingParams) for entry in params):
+        raise ValueError(f"{name} is a SamplingParams, or a list with one for each prompt, got {str(params)[:80]}")
     if len(params) != num_prompts:
         raise ValueError(f"{name} has {len(params)} entries for {num_prompts} prompts: give one, or one for each")
     return list(params)

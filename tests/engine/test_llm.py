@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,9 @@ def test_no_limit_means_up_to_the_models_length(tiny_model: Path) -> None:
     ("prompt", "params", "message"),
     [
         ("", GREEDY, "the prompt is empty"),
+        ({"prompt_token_ids": [1.7, 2]}, GREEDY, "prompt_token_ids is a list of whole numbers, got [1.7, 2]"),
+        ({"prompt_token_ids": [True]}, GREEDY, "prompt_token_ids is a list of whole numbers"),
+        ({"prompt_token_ids": 5}, GREEDY, "prompt_token_ids is a list of whole numbers, got 5"),
         ({"prompt_token_ids": []}, GREEDY, "the prompt is empty"),
         ({"prompt_token_ids": [1, 512]}, GREEDY, "token id 512 at position 1 of the prompt is out of range"),
         ({"prompt_token_ids": [-1]}, GREEDY, "token id -1 at position 0"),
@@ -216,3 +220,22 @@ def test_priority_goes_first_when_places_are_few(tiny_model: Path) -> None:
     while engine.has_unfinished_requests():
         order += [output.request_id for output in engine.step() if output.finished]
     assert order == ["high", "middle", "low"]
+
+
+def test_arguments_of_a_wrong_kind_are_told_in_one_line(tiny_model: Path) -> None:
+    with pytest.raises(TypeError, match="engine argument block_size: expected `int`, got `str`"):
+        LLM(model=str(tiny_model), block_size="16")
+    llm = LLM(model=str(tiny_model), **SMALL)
+    with pytest.raises(ValueError, match="sampling_params is a SamplingParams, or a list"):
+        llm.generate("hi", {"max_tokens": 2})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="prompts is one prompt or a list of them, got int"):
+        llm.generate(5)  # type: ignore[arg-type]
+    assert llm.generate("It was", GREEDY)[0].finished
+
+
+def test_threads_that_share_an_llm_take_turns(tiny_model: Path) -> None:
+    llm = LLM(model=str(tiny_model), **SMALL)
+    expected = tokens(llm, PROMPTS)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda prompt: tokens(llm, [prompt])[0], PROMPTS * 3))
+    assert results == expected * 3
