@@ -16,6 +16,7 @@ from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.sampling_params import SamplingParams
 from minivllm.scenarios.driver import Arrival, RunResult, run
+from minivllm.scenarios.interrupt import interrupt_between_steps
 from minivllm.scenarios.registry import STORIES, Piece, Scenario, ScenarioRequest
 from minivllm.tokenizer import Tokenizer
 from minivllm.trace.events import EventLog, Header
@@ -70,6 +71,7 @@ def run_scenario(
     violations: list[dict[str, Any]] = []
 
     def at_step_end() -> dict[str, Any]:
+        end_if_interrupted()
         if check:
             try:
                 check_integrity(scheduler)
@@ -82,7 +84,7 @@ def run_scenario(
 
     probes = engine_probes(log) | worker_probes(log) | frontend_probes(log)
     try:
-        with Installation(probes) as installation:
+        with interrupt_between_steps() as end_if_interrupted, Installation(probes) as installation:
             result = run(engine.engine_core, arrivals, log, at_step_end=at_step_end, on_outputs=on_outputs)
     finally:
         log.close()

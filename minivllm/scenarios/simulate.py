@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from minivllm.engine.core import EngineCore
 from minivllm.executor.sim import SimExecutor, TokenRule, fake_token_rule
 from minivllm.scenarios.driver import RunResult, run
+from minivllm.scenarios.interrupt import interrupt_between_steps
 from minivllm.scenarios.workload import Workload
 from minivllm.trace.events import EventLog, Header
 from minivllm.trace.install import Installation
@@ -33,8 +35,13 @@ def _core(workload: Workload, token_rule: TokenRule | None) -> EngineCore:
 
 def _run(core: EngineCore, workload: Workload, log: EventLog) -> RunResult:
     watch = PoolWatch(core.scheduler.kv_cache_manager.block_pool)
-    with Installation(engine_probes(log)) as installation:
-        result = run(core, workload.arrivals, log, max_steps=workload.max_steps, at_step_end=watch.changes)
+
+    def at_step_end() -> dict[str, Any]:
+        end_if_interrupted()
+        return watch.changes()
+
+    with interrupt_between_steps() as end_if_interrupted, Installation(engine_probes(log)) as installation:
+        result = run(core, workload.arrivals, log, max_steps=workload.max_steps, at_step_end=at_step_end)
     assert not installation.failures, f"a probe failed: {installation.failures}"
     return result
 

@@ -22,6 +22,9 @@ def complete_scenario(incomplete: str) -> list[str]:
     return [scenario.name for scenario in all_scenarios() if scenario.name.startswith(incomplete)]
 
 
+# No picture fits into fewer columns.
+MIN_WIDTH = 40
+
 ScenarioOption = Annotated[
     str | None,
     typer.Option(
@@ -36,7 +39,7 @@ IterationOption = Annotated[
 RequestOption = Annotated[
     str | None, typer.Option("--request", "-r", help="Only iterations that concern this request.")
 ]
-WidthOption = Annotated[int | None, typer.Option(min=40, help="Columns to draw for; default: the terminal's.")]
+WidthOption = Annotated[int | None, typer.Option(min=MIN_WIDTH, help="Columns to draw for; default: the terminal's.")]
 AsciiOption = Annotated[bool, typer.Option("--ascii", help="Use no character beyond ASCII.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a picture.")]
 
@@ -48,7 +51,9 @@ def examples(*commands: str) -> str:
 
 def stdout_console(width: int | None) -> Console:
     """Where pictures go. Piped output has 80 columns unless a width is given."""
-    return Console(width=width, highlight=False, soft_wrap=False, markup=False, emoji=False)
+    console = Console(width=width, highlight=False, soft_wrap=False, markup=False, emoji=False)
+    console.width = max(console.width, MIN_WIDTH)
+    return console
 
 
 def note(message: str) -> None:

@@ -15,6 +15,7 @@ import typer
 
 T = TypeVar("T")
 
+FINE = 0
 BAD_INPUT = 1
 USAGE = 2
 LACKING = 3

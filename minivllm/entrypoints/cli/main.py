@@ -12,7 +12,7 @@ import typer
 from minivllm import __version__
 from minivllm.entrypoints.cli import bench, chat, doctor, generate, map_, model, scenario, simulate, trace
 from minivllm.entrypoints.cli.common import examples
-from minivllm.entrypoints.cli.errors import BAD_INPUT, INTERRUPTED, USAGE, say
+from minivllm.entrypoints.cli.errors import FINE, INTERRUPTED, USAGE, say
 
 # What Typer raises for a wrong command line. Its name is not public; it is what BadParameter is a kind of.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -66,21 +66,38 @@ def main(args: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    _prepare_process()
     try:
         code = app(args=args, prog_name="minivllm", standalone_mode=False)
         sys.stdout.flush()
-        return code or 0
-    except KeyboardInterrupt:
+        return code or FINE
+    except (KeyboardInterrupt, typer.Abort):
         say("interrupted")
         return INTERRUPTED
-    except typer.Abort:
-        return INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as ended:
+        # Typer and rich end with 1 at a broken pipe.
+        if isinstance(ended, SystemExit) and ended.code != 1:
+            raise
         # Whoever reads our output has seen enough. Python would complain at exit that it cannot flush the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BAD_INPUT
+        return FINE
     except _UsageError as error:
         return _usage(error)
+
+
+def _prepare_process() -> None:
+    """Make up for what a caller left out: standard streams that are closed, a screen of no width."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest free number is this one. Left free, a file that we open would be taken for the stream.
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    if not os.environ.get("COLUMNS", "").strip("0"):
+        os.environ.pop("COLUMNS", None)
 
 
 def _usage(error: Exception) -> int:
