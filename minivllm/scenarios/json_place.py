@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 _SPACE = " \t\n\r"
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -23,6 +25,24 @@ def line_of(text: str, path: Sequence[str | int]) -> int:
             break
         place = found
     return text.count("\n", 0, place) + 1
+
+
+def line_of_repeated_key(text: str) -> int:
+    """Line, from 1, of the first key that its object has had before; of the beginning if there is none."""
+    keys: list[set[str]] = []
+    last = None
+    for token in _TOKEN.finditer(text):
+        if token[0] in "{[":
+            keys.append(set())
+        elif token[0] in "}]":
+            keys.pop()
+        elif token[0] == ":" and last is not None:
+            key = json.loads(last[0])
+            if key in keys[-1]:
+                return text.count("\n", 0, last.start()) + 1
+            keys[-1].add(key)
+        last = token
+    return 1
 
 
 def _member(text: str, place: int, step: str | int) -> int | None:

@@ -9,6 +9,8 @@ import difflib
 import json
 import math
 import re
+import types
+import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,13 +21,24 @@ from minivllm.config import CacheConfig, ModelConfig, SchedulerConfig, Scheduler
 from minivllm.core.messages import EngineCoreRequest
 from minivllm.sampling_params import SamplingParams
 from minivllm.scenarios.driver import DEFAULT_MAX_STEPS, Arrival
-from minivllm.scenarios.json_place import line_of
+from minivllm.scenarios.json_place import line_of, line_of_repeated_key
 
 # Arrivals of one step differ by one in `arrival_time`; steps lie this far apart.
 _ARRIVAL_TIME_PER_STEP = 1000
 
 # Every block is an object of its own, even without a model: a mistyped number must not fill the memory.
 _MAX_BLOCKS = 10_000_000
+
+_MAX_TOKEN_ID = (1 << 31) - 1
+
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text in quotes",
+    type(None): "null",
+}
 
 
 class WorkloadError(ValueError):
@@ -112,13 +125,20 @@ def load_workload(path: Path, semantics: Semantics) -> Workload:
         raise WorkloadError(
             f"{path}, line {error.lineno}, column {error.colno}: not valid JSON: {error.msg}. Is the file complete?"
         ) from None
-    except (ValueError, RecursionError) as error:  # a key twice, a number of thousands of digits, brackets as deep
-        raise WorkloadError(f"{path}: not JSON that can be read: {error}") from None
+    except WorkloadError as error:
+        raise WorkloadError(f"{path}, line {line_of_repeated_key(raw)}: {error}") from None
+    except RecursionError:
+        raise WorkloadError(f"{path}: nested too deeply: a workload has its values four brackets deep") from None
+    except ValueError:
+        raise WorkloadError(f"{path}: not JSON that can be read: a number has thousands of digits") from None
     try:
         _check_keys(document)
         return _build(msgspec.convert(document, _WorkloadFile), semantics)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise WorkloadError(f"{path}: {_plain(str(error))}{_line_of(str(error), raw)}") from None
+    except msgspec.ValidationError as error:
+        place = _place_of(str(error))
+        raise WorkloadError(f"{path}: {_explained(str(error), place, document)} (line {line_of(raw, place)})") from None
+    except ValueError as error:
+        raise WorkloadError(f"{path}: {error}{_line_of(str(error), raw)}") from None
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -126,7 +146,7 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for key, value in pairs:
         if key in document:
-            raise ValueError(f"the key {key!r} stands twice in one object")
+            raise WorkloadError(f"the key {key!r} stands twice in one object; leave one out")
         document[key] = value
     return document
 
@@ -173,9 +193,13 @@ def _arrival(index: int, request: WorkloadRequest, config: WorkloadConfig, where
     _check_at_least(f"{where}: arrival_step", request.arrival_step, 0)
     if not request.prompt_token_ids:
         raise WorkloadError(f"{where}: prompt_token_ids is empty; give it at least one token")
-    for position, token_id in enumerate(request.prompt_token_ids):
-        if not 0 <= token_id < 1 << 31:
-            raise WorkloadError(f"{where}: prompt_token_ids[{position}] is {token_id}; a token id is 0 or more")
+    for key, token_ids in (
+        ("prompt_token_ids", request.prompt_token_ids),
+        ("stop_token_ids", request.stop_token_ids or []),
+    ):
+        for position, token_id in enumerate(token_ids):
+            if not 0 <= token_id <= _MAX_TOKEN_ID:
+                raise WorkloadError(f"{where}: {key}[{position}] is {token_id}; a token id is 0 to {_MAX_TOKEN_ID}")
     if request.abort_step is not None:
         _check_at_least(f"{where}: abort_step", request.abort_step, 0)
     # null is an answer, too: this request has no such token.
@@ -210,7 +234,7 @@ def _check_at_least(name: str, value: int, minimum: int) -> None:
 def _check_keys(document: Any) -> None:
     """Name an unknown key with the known one that it may stand for; msgspec only says that it is unknown."""
     if not isinstance(document, dict):
-        raise WorkloadError("a workload is a JSON object with 'config' and 'requests'")
+        raise WorkloadError(f"a workload is a JSON object with 'config' and 'requests', got {_shown(document)}")
     # Keys beside these two are remarks; a misspelt one is missed as missing.
     places: list[tuple[str, Any, type[msgspec.Struct]]] = [("config.", document.get("config"), WorkloadConfig)]
     requests = document.get("requests")
@@ -225,21 +249,56 @@ def _check_keys(document: Any) -> None:
                 raise WorkloadError(f"{prefix}{key} is not a key of a workload; {hint}")
 
 
-def _plain(message: str) -> str:
-    """msgspec's message, with the place in front: "config.block_size: Expected `int`, got `str`"."""
-    text, separator, place = message.partition(" - at `$")
-    return f"{place.rstrip('`').lstrip('.')}: {text}" if separator else message
+def _place_of(message: str) -> list[str | int]:
+    """Where msgspec found the mistake: ["requests", 3, "max_tokens"]. For a missing key, where it should be."""
+    text, _, place = message.partition(" - at `$")
+    path: list[str | int] = [int(index) if index else key for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", place)]
+    missing = _MISSING.match(text)
+    return [*path, missing[1]] if missing else path
+
+
+def _explained(message: str, place: list[str | int], document: Any) -> str:
+    """msgspec's message in a user's words: what stands there, and what should."""
+    name = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).removeprefix(".")
+    annotation: Any = _WorkloadFile
+    for step in place:
+        is_key = isinstance(step, str)
+        annotation = typing.get_type_hints(annotation)[step] if is_key else _without_none(annotation).__args__[0]
+    if _MISSING.match(message):
+        return f"{name} is missing; it must be {_in_words(annotation)}"
+    value: Any = document
+    for step in place:
+        value = value[step]
+    return f"{name} must be {_in_words(annotation)}, got {_shown(value)}"
+
+
+def _in_words(annotation: Any) -> str:
+    """What a JSON value of a type is: "a whole number"."""
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        return " or ".join(_in_words(kind) for kind in annotation.__args__ if kind is not msgspec.UnsetType)
+    if typing.get_origin(annotation) is Literal:
+        return " or ".join(f'"{value}"' for value in annotation.__args__)
+    if typing.get_origin(annotation) is list:
+        return "a list of whole numbers" if annotation.__args__[0] is int else "a list of objects"
+    return _WORDS.get(annotation, "an object")
+
+
+def _without_none(annotation: Any) -> Any:
+    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    return next(kind for kind in annotation.__args__ if kind is not type(None)) if is_union else annotation
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _line_of(message: str, raw: str) -> str:
-    """The line of the file that a message is about; empty if it names no place."""
-    text, _, place = message.partition(" - at `$")
-    # Either msgspec's "... at `$.requests[3].max_tokens`", or our own words: "requests[3] ('A'): min_tokens (9) ...".
-    named = re.match(r"requests\[(\d+)\](?: \('.*?'\):)?[. ]?(\w*)", place.lstrip(".") or text)
+    """The line of the file that one of our own messages is about; the first one if it names no place."""
+    named = re.match(r"requests\[(\d+)\](?: \('.*?'\):)?[. ]?(\w*)", message)
     if named:
         path: list[str | int] = ["requests", int(named[1]), named[2]]
     else:
-        about = place.lstrip(".") or text
-        key = re.split(r"\W", about.removeprefix("config."), maxsplit=1)[0]
-        path = ["config", key] if about.startswith("config") or key in WorkloadConfig.__struct_fields__ else []
-    return f" (line {line_of(raw, path)})" if path else ""
+        key = re.split(r"\W", message.removeprefix("config."), maxsplit=1)[0]
+        path = ["config", key] if message.startswith("config") or key in WorkloadConfig.__struct_fields__ else []
+    return f" (line {line_of(raw, path)})"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minivllm.scenarios.json_place import line_of
+from minivllm.scenarios.json_place import line_of, line_of_repeated_key
 
 _LEAVES = st.none() | st.booleans() | st.floats(allow_nan=False) | st.integers() | st.text()
 _DOCUMENTS = st.recursive(
@@ -64,3 +64,16 @@ def test_what_is_missing_is_found_where_it_should_be(path: list[str | int], line
     text = '{\n"a": 1,\n"b": [\n 5,\n {"d": "x]}",\n  "c": 2}\n]\n}'
     json.loads(text)
     assert line_of(text, path) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('{"a": 1,\n"a": 2}', 2),
+        ('{"a": {"a": 1},\n"b": [{"a": 1}, {"a": 1}],\n"b": 1}', 3),
+        ('{"x\\"": ":",\n"y": "{[",\n"x\\u0022": 1}', 3),
+        ('{"a": 1}', 1),
+    ],
+)
+def test_the_line_of_a_key_that_stands_twice(text: str, line: int) -> None:
+    assert line_of_repeated_key(text) == line

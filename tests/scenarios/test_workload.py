@@ -103,16 +103,29 @@ def drop(*path: str | int) -> Callable[[dict[str, Any]], None]:
     ("spoil", "parts"),
     [
         # A key that is missing, or of another type.
-        (drop("config"), ["config"]),
-        (drop("requests"), ["requests"]),
-        (drop("config", "block_size"), ["config", "block_size"]),
-        (drop("requests", 1, "max_tokens"), ["requests", "max_tokens"]),
-        (change("config", "block_size", to="16"), ["config.block_size", "`int`", "`str`", "line 6"]),
-        (change("config", "policy", to="fair"), ["config.policy", "fair"]),
-        (change("config", to=[]), ["config", "`object`", "`array`"]),
-        (change("requests", to={}), ["requests", "`array`", "`object`"]),
-        (change("requests", 1, "prompt_token_ids", to=[1, "x"]), ["prompt_token_ids", "`int`", "`str`"]),
-        (change("requests", 0, "max_tokens", to=1.5), ["max_tokens", "`int`", "`float`"]),
+        (drop("config"), ["config is missing; it must be an object (line 1)"]),
+        (drop("requests"), ["requests is missing; it must be a list of objects (line 1)"]),
+        (drop("config", "block_size"), ["config.block_size is missing; it must be a whole number (line 3)"]),
+        (drop("requests", 1, "max_tokens"), ["requests[1].max_tokens is missing; it must be a whole number (line "]),
+        (change("config", "block_size", to="16"), ['config.block_size must be a whole number, got "16" (line 6)']),
+        (change("config", "policy", to="fair"), ['config.policy must be "fcfs" or "priority", got "fair" (line ']),
+        (change("config", "watermark", to="x"), ['config.watermark must be a number, got "x"']),
+        (change("config", "eos_token_id", to="x"), ['config.eos_token_id must be a whole number or null, got "x"']),
+        (change("config", "async_scheduling", to=1), ["config.async_scheduling must be true or false, got 1"]),
+        (change("config", to=[]), ["config must be an object, got [] (line 3)"]),
+        (change("requests", to={}), ["requests must be a list of objects, got {}"]),
+        (change("requests", 1, to=7), ["requests[1] must be an object, got 7"]),
+        (change("requests", 1, "id", to=7), ["requests[1].id must be a text in quotes, got 7"]),
+        (
+            change("requests", 1, "prompt_token_ids", to=[1, "x"]),
+            ['requests[1].prompt_token_ids[1] must be a whole number, got "x"'],
+        ),
+        (
+            change("requests", 1, "stop_token_ids", to=[None]),
+            ["requests[1].stop_token_ids[0] must be a whole number, got null"],
+        ),
+        (change("requests", 1, "prompt_token_ids", to="x" * 99), ["must be a list of whole numbers", "xxx..."]),
+        (change("requests", 0, "max_tokens", to=1.5), ["requests[0].max_tokens must be a whole number, got 1.5"]),
         # A key that nobody knows.
         (change("config", "block_sizes", to=1), ["config.block_sizes", "did you mean 'block_size'?"]),
         (change("requests", 1, "max_token", to=1), ["requests[1].max_token", "did you mean 'max_tokens'?"]),
@@ -121,10 +134,17 @@ def drop(*path: str | int) -> Callable[[dict[str, Any]], None]:
         (change("requests", 1, "id", to="a"), ["requests[1]", "'a'", "used twice"]),
         (change("requests", 0, "prompt_token_ids", to=[]), ["'a'", "prompt_token_ids is empty", "at least one"]),
         (change("requests", 0, "prompt_token_ids", to=[1, -2]), ["'a'", "prompt_token_ids[1] is -2"]),
-        (change("requests", 0, "prompt_token_ids", to=[1 << 40]), ["'a'", "prompt_token_ids[0]"]),
+        (
+            change("requests", 0, "prompt_token_ids", to=[1 << 40]),
+            ["'a'", "prompt_token_ids[0] is 1099511627776; a token id is 0 to 2147483647"],
+        ),
+        (change("requests", 0, "stop_token_ids", to=[3, -1]), ["'a'", "stop_token_ids[1] is -1", "(line "]),
         (change("requests", 1, "arrival_step", to=-1), ["'b'", "arrival_step must be at least 0, got -1"]),
         (change("requests", 1, "abort_step", to=-1), ["'b'", "abort_step must be at least 0, got -1"]),
-        (change("requests", 1, "abort_phase", to="late"), ["abort_phase", "late"]),
+        (
+            change("requests", 1, "abort_phase", to="late"),
+            ['requests[1].abort_phase must be "before" or "mid", got "late"'],
+        ),
         (change("requests", 1, "max_tokens", to=0), ["'b'", "max_tokens must be at least 1, got 0"]),
         (change("requests", 1, "min_tokens", to=-1), ["'b'", "min_tokens must be 0 or more, got -1"]),
         (change("requests", 1, "min_tokens", to=9), ["'b'", "min_tokens (9) must not exceed max_tokens (4)"]),
@@ -160,8 +180,18 @@ def test_numbers_that_json_allows_and_a_workload_does_not(tmp_path: Path) -> Non
 
 
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    text = json.dumps(GOOD).replace('"block_size": 4', '"block_size": 4, "block_size": 8')
-    assert "the key 'block_size' stands twice" in refusal(write(tmp_path, text))
+    text = json.dumps(GOOD, indent=1).replace('"block_size": 4', '"block_size": 4,\n  "block_size": 8')
+    assert refusal(write(tmp_path, text)).startswith(", line 7: the key 'block_size' stands twice")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"config":' * 100_000])
+def test_brackets_without_end_are_told_in_plain_words(tmp_path: Path, text: str) -> None:
+    assert "nested too deeply" in refusal(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "\n3"])
+def test_a_file_that_is_no_workload_at_all_has_a_line(tmp_path: Path, text: str) -> None:
+    assert re.search(r"\(line [12]\)$", refusal(write(tmp_path, text)))
 
 
 def test_keys_beside_config_and_requests_are_remarks(tmp_path: Path) -> None:
