@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from minivllm.core.admission import why_never
 from minivllm.engine.core import EngineCore
 from minivllm.executor.sim import SimExecutor, TokenRule, fake_token_rule
 from minivllm.scenarios.driver import RunResult, run
@@ -58,3 +59,14 @@ def simulate_to_log(
         return log, _run(core, workload, log)
     finally:
         log.close()
+
+
+def never_finished(workload: Workload, result: RunResult) -> dict[str, str | None]:
+    """The requests that a run left unfinished; with the reason if one could not have finished at all."""
+    kv_cache_manager = _core(workload, None).scheduler.kv_cache_manager
+    config = workload.vllm_config.scheduler_config
+    return {
+        request_id: why_never(request, config, kv_cache_manager)
+        for request_id, request in result.requests.items()
+        if request_id not in result.finals
+    }

@@ -262,11 +262,13 @@ def _explained(message: str, place: list[str | int], document: Any) -> str:
     name = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).removeprefix(".")
     annotation: Any = _WorkloadFile
     for step in place:
-        is_key = isinstance(step, str)
-        annotation = typing.get_type_hints(annotation)[step] if is_key else _without_none(annotation).__args__[0]
+        if isinstance(step, str):
+            annotation = typing.get_type_hints(annotation)[step]
+        else:
+            annotation = _without_none(annotation).__args__[0]
     if _MISSING.match(message):
         return f"{name} is missing; it must be {_in_words(annotation)}"
-    value: Any = document
+    value = document
     for step in place:
         value = value[step]
     return f"{name} must be {_in_words(annotation)}, got {_shown(value)}"

@@ -89,7 +89,7 @@ def _header(line: bytes, path: Path) -> Header:
         raise LogError(f"{path}: not a minivllm log: its first line is no header") from None
     if not schema.startswith("minivllm.log/"):
         raise LogError(f"{path}: not a minivllm log, but {schema!r}")
-    raise LogError(f"{path}: written as {schema!r}; this version reads {SCHEMA!r}. Record it again.")
+    raise LogError(f"{path}: written as {schema!r}; this version reads {SCHEMA!r}. Record it again with this one.")
 
 
 def _read(path: Path) -> tuple[bytes, bool]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+
+_STDOUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+_STDERR = ("/dev/stderr", "/dev/fd/2", "/proc/self/fd/2")
 
 
 def state_home() -> Path:
@@ -40,10 +44,17 @@ def write_whole(path: Path, lines: Iterable[str]) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    path = path.resolve()
+    # Our own streams are written through, so that what is printed stands in order, whatever they lead to.
+    for stream, names in ((sys.stdout, _STDOUT), (sys.stderr, _STDERR)):
+        if str(path) in names:
+            stream.writelines(f"{line}\n" for line in lines)
+            stream.flush()
+            return
+    # Asked before it is resolved: a pipe's own name leads nowhere.
     if path.exists() and not path.is_file():
         _write(path, lines)
         return
+    path = path.resolve()
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         _write(unfinished, lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from minivllm.engine.core import EngineCore
 from minivllm.models import model_zoo
+from minivllm.scenarios import registry
 from tests.cli.conftest import Run
 from tests.trace.workloads import mixed_document
 
@@ -50,8 +52,8 @@ WRONG_CALLS: dict[str, tuple[list[str], int, list[str]]] = {
         ["max_num_batched_tokens (2)", "max_num_seqs (8)", "Raise the first or lower the second"],
     ),
     "block larger than memory": (["trace", "a", "--block-size", "9" * 15], 1, ["lower max_model_len"]),
-    "strange iteration": (["trace", "a", "--iteration", "first"], 1, ["'first'", "N, A:B, last or all"]),
-    "negative iteration": (["trace", "a", "--iteration", "-1"], 1, ["'-1'", "N, A:B, last or all"]),
+    "strange iteration": (["trace", "a", "--iteration", "first"], 2, ["'first'", "N, A:B, last or all"]),
+    "negative iteration": (["trace", "a", "--iteration", "-1"], 2, ["'-1'", "N, A:B, last or all"]),
     "iteration that is not there": (["trace", "a", "--iteration", "99"], 1, ["99", "0 to 16"]),
     "backward iterations": (["trace", "a", "--iteration", "5:3"], 1, ["5:3"]),
     "unknown request": (["trace", "a", "--request", "R7"], 1, ["'R7'", "R0"]),
@@ -63,7 +65,11 @@ WRONG_CALLS: dict[str, tuple[list[str], int, list[str]]] = {
         1,
         ["'zzz'", "known are n, temperature"],
     ),
-    "parameter of another type": (["generate", "a", "--sampling", '{"top_p": "high"}'], 1, ["float", "top_p"]),
+    "parameter of another type": (
+        ["generate", "a", "--sampling", '{"top_p": "high"}'],
+        1,
+        ["top_p must be a number, got 'high'"],
+    ),
     "parameter is NaN": (["generate", "a", "--sampling", '{"temperature": NaN}'], 1, ["temperature", "nan"]),
     "parameter is negative": (["generate", "a", "--sampling", '{"temperature": -1}'], 1, ["temperature", "-1"]),
     "parameter out of bounds": (["generate", "a", "--sampling", '{"top_k": 3000000000}'], 1, ["top_k", "3000000000"]),
@@ -76,7 +82,11 @@ WRONG_CALLS: dict[str, tuple[list[str], int, list[str]]] = {
     ),
     "stop token out of range": (["generate", "a", "--sampling", '{"stop_token_ids": [512]}'], 1, ["512"]),
     "a number of many digits": (["generate", "a", "--sampling", "9" * 5000], 1, ["--sampling"]),
-    "brackets without end": (["generate", "a", "--sampling", "[" * 100_000], 1, ["--sampling"]),
+    "brackets without end": (
+        ["generate", "a", "--sampling", "[" * 100_000],
+        1,
+        ["--sampling: nested too deeply"],
+    ),
     "no such prompts": (["generate", "--prompts", "none.jsonl"], 1, ["none.jsonl", "No such file"]),
     "prompts are a folder": (["generate", "--prompts", "."], 1, ["directory"]),
     "no such workload": (["simulate", "none.json"], 1, ["none.json", "No such file"]),
@@ -84,7 +94,18 @@ WRONG_CALLS: dict[str, tuple[list[str], int, list[str]]] = {
     "no such log": (["map", "plan", "--log", "none.jsonl"], 1, ["none.jsonl", "No such file"]),
     "log is a folder": (["map", "plan", "--log", "."], 1, ["directory"]),
     "no log yet": (["map", "plan"], 1, ["minivllm trace"]),
-    "no such interpreter": (["bench", "scheduler", "--vllm-python", "/none"], 1, ["/none"]),
+    "no such interpreter": (["bench", "scheduler", "--vllm-python", "/none"], 3, ["/none", "no such program"]),
+    "no name of a model": (["generate", "a", "--model", ""], 2, ["--model", "empty", "minivllm model list"]),
+    "no name of a model to trace": (["trace", "a", "-m", " "], 2, ["--model", "empty"]),
+    "temperature beyond all": (["generate", "a", "--temperature", "1e308"], 1, ["--temperature: temperature must"]),
+    "temperature beyond all, traced": (["trace", "a", "--temperature", "1e308"], 1, ["--temperature: temp"]),
+    "seed beyond 64 bits": (["generate", "a", "--seed", "9" * 30], 1, ["--seed: seed must"]),
+    "seed beyond 64 bits, traced": (["trace", "a", "--seed", "9" * 30], 1, ["--seed: seed must"]),
+    "stop of another type": (
+        ["generate", "a", "--sampling", '{"stop": 3}'],
+        1,
+        ["stop must be a text or a list, got 3"],
+    ),
     "interpreter that is none": (["bench", "scheduler", "--vllm-python", "/bin/true"], 1, ["/bin/true", "no result"]),
     "interpreter that says no": (["bench", "scheduler", "--vllm-python", "/bin/false"], 1, ["/bin/false"]),
 }
@@ -110,9 +131,15 @@ PROMPTS: dict[str, tuple[bytes, list[str]]] = {
     "a number as prompt": (b'{"prompt": 3}\n', ["line 1"]),
     "ids that are no integers": (b'{"prompt_token_ids": [1, 2.5]}\n', ["line 1"]),
     "truth values as ids": (b'{"prompt_token_ids": [true]}\n', ["line 1"]),
-    "no ids": (b'{"prompt_token_ids": []}\n', ["empty"]),
-    "an id out of range": (b'{"prompt_token_ids": [1, 512]}\n', ["512", "position 1", "0 to 511"]),
-    "a negative id": (b'{"prompt_token_ids": [-1]}\n', ["-1", "0 to 511"]),
+    "no ids": (b'{"prompt_token_ids": []}\n', ["line 1", "empty"]),
+    "no text in it": (b'\n{"prompt": ""}\n', ["line 2", "empty"]),
+    "text and ids": (b'{"prompt": "a", "prompt_token_ids": [1]}\n', ["line 1", "both", "leave one out"]),
+    "brackets without end": (b"[" * 100_000, ["line 1", "nested too deeply"]),
+    "an id out of range": (
+        b'{"prompt_token_ids": [1, 512]}\n',
+        ["prompts.jsonl, line 1: token id 512", "position 1", "0 to 511"],
+    ),
+    "a negative id": (b'{"prompt_token_ids": [-1]}\n', ["line 1", "-1", "0 to 511"]),
     "a huge id": (b'{"prompt_token_ids": [%d]}\n' % 10**30, ["out of range"]),
     "no text": (b"\xff\xfe\x00", ["prompts.jsonl", "UTF-8"]),
 }
@@ -128,9 +155,28 @@ def test_a_wrong_prompt_file_is_told_with_its_line(run: Run, name: str) -> None:
         assert words in ended.error
 
 
-def test_an_empty_prompt_file_is_no_prompt(run: Run) -> None:
+@pytest.mark.parametrize("more", [[], ["Once"]])
+def test_an_empty_prompt_file_is_told_by_name(run: Run, more: list[str]) -> None:
     Path("prompts.jsonl").write_text("\n\n")
-    assert run("generate", "--prompts", "prompts.jsonl").code == 2
+    ended = run("generate", "--prompts", "prompts.jsonl", *more)
+    assert (ended.code, ended.out) == (1, "")
+    assert "prompts.jsonl: there is no prompt in it" in ended.error
+
+
+def test_the_remedy_for_a_small_budget_can_be_followed(run: Run) -> None:
+    ended = run("trace", "a", "--max-num-batched-tokens", "1", "--max-num-seqs", "1", "--max-tokens", "2")
+    assert ended.code == 0
+    assert "of 1 running" in ended.out
+
+
+def test_a_log_without_iterations_is_told(run: Run) -> None:
+    [header, *_] = gzip.decompress((registry.LOGS / "hello.jsonl.gz").read_bytes()).splitlines(keepends=True)
+    Path("log.jsonl").write_bytes(header)
+    ended = run("map", "plan", "--log", "log.jsonl")
+    assert (ended.code, ended.out) == (1, "")
+    assert "the run has no iterations" in ended.error
+    Path("log.jsonl").write_bytes(header.replace(b"minivllm.log/1", b"minivllm.log/9"))
+    assert "Record it again with this one" in run("map", "plan", "--log", "log.jsonl").error
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> str:
@@ -291,9 +337,10 @@ def test_a_known_model_that_is_absent_is_told_with_the_command_that_fetches_it(
 
 def test_a_prompt_that_is_no_text_is_refused(run: Run) -> None:
     for command in ("trace", "generate"):
-        ended = run(command, "caf\udce9")
+        ended = run(command, "Once", "caf\udce9")
         assert ended.code == 1
-        assert "UTF-8" in ended.error
+        assert "not text in UTF-8 (behind 'caf')" in ended.error
+        assert "iconv" in ended.error
     Path("prompts.jsonl").write_text('{"prompt": "\\ud800"}')
     assert "UTF-8" in run("generate", "--prompts", "prompts.jsonl").error
 

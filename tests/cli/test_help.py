@@ -58,6 +58,7 @@ def test_an_example_works(
     monkeypatch.setattr(scheduler_bench, "CASES", [case])
     monkeypatch.setattr(scheduler_bench, "CONTEXT_CASES", [case])
     monkeypatch.setattr(vllm_scheduler, "run_vllm_cases", lambda *args: [{"schedule_us": 1.0, "update_us": 1.0}])
+    monkeypatch.setattr("shutil.which", str)
     if " record " in example:
         monkeypatch.setattr(registry, "LOGS", tmp_path / "recorded")
     if example == "minivllm map plan":

@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from minivllm.bench import scheduler as scheduler_bench
+from minivllm.entrypoints.cli.common import for_screen
 from minivllm.scenarios import registry
 from minivllm.scenarios.driver import run as drive
 from minivllm.trace.reader import read_log
 from tests.cli.conftest import Run
+from tests.trace.workloads import mixed_document
 
 JSON: dict[str, tuple[list[str], str, set[str]]] = {
     "trace": (["trace", "Once", "--json"], "trace", {"log", "iterations", "requests", "violations"}),
@@ -181,7 +185,7 @@ def test_a_wrong_question_leaves_an_earlier_log_as_it_was(run: Run) -> None:
     assert run("trace", "Once", "--out", "run.jsonl").code == 0
     before = Path("run.jsonl").read_bytes()
     for wrong in (["--iteration", "x"], ["--request", "R9"], ["-m", "nowhere"], ["--max-num-batched-tokens", "1"]):
-        assert run("trace", "Once", "--out", "run.jsonl", *wrong).code == 1
+        assert run("trace", "Once", "--out", "run.jsonl", *wrong).code in (1, 2)
         assert Path("run.jsonl").read_bytes() == before
 
 
@@ -224,3 +228,48 @@ def test_a_violated_invariant_ends_with_1_and_names_it(run: Run, monkeypatch: py
     assert ended.json["violations"][0] == {"iteration": 0, "message": "INV-01: every block is in exactly one place"}
     assert "violated in iteration 0: INV-01" in ended.err
     assert "not recorded" in run("scenario", "record", "hello").error
+
+
+def test_plans_go_to_a_stream_as_they_are(run: Run, workload: Path) -> None:
+    assert run("simulate", workload, "--plans", "plans.jsonl").code == 0
+    plans = Path("plans.jsonl").read_text()
+    command = [sys.executable, "-m", "minivllm", "simulate", str(workload), "--plans"]
+    piped = subprocess.run([*command, "/dev/stdout"], capture_output=True, text=True)
+    assert (piped.returncode, piped.stdout[: len(plans)]) == (0, plans), piped.stderr
+    with Path("out.txt").open("w") as file:
+        subprocess.run([*command, "/dev/stdout"], stdout=file, check=True)
+    assert Path("out.txt").read_text() == piped.stdout
+    other = subprocess.run(["sh", "-c", 'exec "$@" /dev/fd/3 3>&1 >/dev/null', "sh", *command], capture_output=True)
+    assert other.stdout.decode() == plans
+
+
+def test_a_closing_note_is_about_the_scenarios_own_settings(run: Run) -> None:
+    note = registry.get_scenario("mixed-batch").note
+    assert note in " ".join(run("trace", "-s", "mixed-batch").out.split())
+    ended = run("trace", "-s", "mixed-batch", "--max-num-batched-tokens", "4096", "--iteration", "last")
+    assert ended.code == 0
+    assert note not in " ".join(ended.out.split())
+    assert run("trace", "-s", "mixed-batch", "--max-num-batched-tokens", "4096").code == 0
+
+
+def test_who_never_finished_is_named_with_the_reason(run: Run) -> None:
+    document = mixed_document()
+    document["config"]["max_steps"] = 30
+    document["requests"].insert(0, {"id": "huge", "arrival_step": 0, "prompt_token_ids": [1] * 10, "max_tokens": 9000})
+    document["config"]["max_model_len"] = 100_000
+    Path("workload.json").write_text(json.dumps(document))
+    ended = run("simulate", "workload.json")
+    assert ended.code == 0
+    assert "not every request finished: " in ended.err
+    assert "huge can never run: at its longest it needs" in ended.err
+    assert "--semantics fixed" in ended.err
+    ended = run("simulate", "workload.json", "--semantics", "fixed")
+    assert ended.err.count("refused ") == ended.err.count("can never run") == 2
+    assert "--semantics" not in ended.err
+
+
+def test_only_a_terminal_is_kept_from_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a\x1b[31m\u202eb\n\tc\u3000\U0001f469\u200d\U0001f467"
+    assert for_screen(text) == text
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert for_screen(text) == "a\\x1b[31m\\u202eb\n\tc\u3000\U0001f469\u200d\U0001f467"

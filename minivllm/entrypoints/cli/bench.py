@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from minivllm import __version__
 from minivllm.entrypoints.cli.common import JsonOption, examples, note, print_json, stdout_console
-from minivllm.entrypoints.cli.errors import user_errors
+from minivllm.entrypoints.cli.errors import LackingError, user_errors
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +32,8 @@ def scheduler(
     as_json: JsonOption = False,
 ) -> None:
     """Time the scheduler alone: microseconds a step, with no model and no trace."""
+    if vllm_python is not None and shutil.which(vllm_python) is None:
+        raise LackingError(f"--vllm-python {vllm_python}: there is no such program; name a Python with vLLM 0.27.1")
     from minivllm.bench.scheduler import CASES, CONTEXT_CASES, run_cases
     from minivllm.bench.vllm_scheduler import run_vllm_cases
 

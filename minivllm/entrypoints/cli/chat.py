@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minivllm.entrypoints.cli.common import examples, note
+from minivllm.entrypoints.cli.common import ModelOption, check_text, examples, for_screen, note
 from minivllm.entrypoints.cli.errors import INTERRUPTED, fail, say, user_errors
 from minivllm.entrypoints.cli.generate import read_sampling, read_stdin
 
@@ -32,7 +32,7 @@ def chat(
     message: Annotated[
         str | None, typer.Argument(help="One message; - reads it from stdin. Without one: a conversation.")
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Model name, folder or .gguf file.")] = None,
+    model: ModelOption = None,
     system: Annotated[str | None, typer.Option("--system", help="What the model is to know beforehand.")] = None,
     sampling: Annotated[str, typer.Option("--sampling", help="Sampling parameters as JSON.")] = "{}",
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Limit of one answer; default: 256.")] = None,
@@ -54,6 +54,8 @@ def chat(
     params = read_sampling(sampling, flags, {"temperature": 0.0, "max_tokens": 256, **recommended_sampling(model)})
     if message == "-" or (message is None and not sys.stdin.isatty()):
         message = read_stdin()
+    if message is not None:
+        check_text(message, "the message")
     engine = LLMEngine.from_engine_args(EngineArgs(model=model, max_model_len=max_model_len))
     session = Session(engine, params, system)
     if message is None:
@@ -132,7 +134,7 @@ class Session:
                 for output in self._engine.step():
                     text += output.outputs[0].text
                     finish_reason = output.outputs[0].finish_reason
-                    print(output.outputs[0].text, end="", flush=True)
+                    print(for_screen(output.outputs[0].text), end="", flush=True)
                 if interrupted:
                     self._engine.abort_request(["chat"])
         print(flush=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +19,12 @@ from minivllm.trace.reader import Log, LogError, read_log
 from minivllm.trace.store import newest_log
 
 
+def _a_name(value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        raise typer.BadParameter("the name is empty; see: minivllm model list")
+    return value
+
+
 def complete_scenario(incomplete: str) -> list[str]:
     """Names of scenarios, for the shell's completion."""
     return [scenario.name for scenario in all_scenarios() if scenario.name.startswith(incomplete)]
@@ -25,6 +33,9 @@ def complete_scenario(incomplete: str) -> list[str]:
 # No picture fits into fewer columns.
 MIN_WIDTH = 40
 
+ModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", help="Model name, folder or .gguf file.", callback=_a_name)
+]
 ScenarioOption = Annotated[
     str | None,
     typer.Option(
@@ -59,6 +70,42 @@ def stdout_console(width: int | None) -> Console:
 def note(message: str) -> None:
     """Progress and hints go to stderr, so that stdout holds nothing but data."""
     print(message, file=sys.stderr, flush=True)
+
+
+def for_screen(text: str) -> str:
+    """Text of a model or a user on its way to stdout: on a terminal without what would steer it, to a pipe exactly."""
+    if not sys.stdout.isatty():
+        return text
+    return "".join(c.encode("unicode_escape").decode("ascii") if _steers(c) else c for c in text)
+
+
+def _steers(character: str) -> bool:
+    # Line ends and tabs are layout, joiners hold emoji and some scripts together.
+    return unicodedata.category(character) in ("Cc", "Cf") and character not in "\n\t\u200c\u200d"
+
+
+def check_text(text: str, where: str) -> None:
+    """Refuse text that came in another encoding, which Python holds as characters that stand for bytes.
+
+    Raises:
+        ValueError: It has such a byte.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        shown = text[: error.start].encode("unicode_escape").decode("ascii")[-20:]
+        raise ValueError(
+            f"{where} is not text in UTF-8 (behind {shown!r}): convert it first, for instance with "
+            "iconv -f latin1 -t utf-8, and set your terminal to UTF-8"
+        ) from None
+
+
+def name_option(message: str, options: dict[str, Any]) -> str:
+    """A complaint about a sampling parameter, with the option in front that set it."""
+    for name in options:
+        if re.search(rf"\b{name}\b", message):
+            return f"--{name.replace('_', '-')}: {message}"
+    return message
 
 
 def print_json(kind: str, document: dict[str, Any]) -> None:

@@ -5,15 +5,28 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minivllm.entrypoints.cli.common import examples, note
+from minivllm.entrypoints.cli.common import ModelOption, check_text, examples, for_screen, name_option, note
 from minivllm.entrypoints.cli.errors import user_errors
 from minivllm.sampling_params import INTERNAL_FIELDS, SamplingParams
+
+if TYPE_CHECKING:
+    from minivllm.entrypoints.llm import LLM
+
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "array": "a list",
+    "object": "an object",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +42,7 @@ def generate(
     prompts: Annotated[
         list[str] | None, typer.Argument(help="Prompts; - reads one from stdin.", show_default=False)
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Model name, folder or .gguf file.")] = None,
+    model: ModelOption = None,
     prompts_file: Annotated[
         Path | None, typer.Option("--prompts", help='JSON lines, each {"prompt": ...} or {"prompt_token_ids": [...]}.')
     ] = None,
@@ -41,8 +54,8 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line a prompt.")] = False,
 ) -> None:
     """Generate a completion for each prompt."""
-    all_prompts = _collect(prompts or [], prompts_file)
-    if not all_prompts:
+    asked = _collect(prompts or [], prompts_file)
+    if not asked:
         raise typer.BadParameter("give at least one prompt, or --prompts FILE")
     flags = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     flags = {name: value for name, value in flags.items() if value is not None}
@@ -51,6 +64,9 @@ def generate(
     from minivllm.entrypoints.llm import LLM
 
     llm = LLM(model=model or DEFAULT_MODEL, **({} if max_model_len is None else {"max_model_len": max_model_len}))
+    all_prompts = [prompt for prompt, _ in asked]
+    for prompt, where in asked:
+        _check_prompt(llm, prompt, where)
     for output in llm.generate(all_prompts, params):
         if as_json:
             print(json.dumps(_document(output), ensure_ascii=False))
@@ -58,13 +74,16 @@ def generate(
             if len(all_prompts) > 1:
                 note(f"[{output.request_id}]")
             for completion in output.outputs:
-                print((output.prompt or "") + completion.text)
+                print(for_screen((output.prompt or "") + completion.text))
 
 
-def _collect(prompts: list[str], file: Path | None) -> list[Any]:
+def _collect(prompts: list[str], file: Path | None) -> list[tuple[Any, str]]:
+    """Every prompt, and where it stands: empty if on the command line."""
     if prompts.count("-") > 1:
         raise typer.BadParameter("- stands for the whole of stdin: give it once")
-    collected: list[Any] = [read_stdin() if prompt == "-" else prompt for prompt in prompts]
+    collected: list[tuple[Any, str]] = [(read_stdin() if prompt == "-" else prompt, "") for prompt in prompts]
+    for number, (prompt, _) in enumerate(collected, 1):
+        check_text(prompt, "the prompt" if len(prompts) == 1 else f"prompt {number}")
     if file is None:
         return collected
     try:
@@ -74,8 +93,20 @@ def _collect(prompts: list[str], file: Path | None) -> list[Any]:
     # Not splitlines(): JSON strings may hold other line separators than \n.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            collected.append(_prompt_of_line(line, f"{file}, line {number}"))
+            where = f"{file}, line {number}"
+            collected.append((_prompt_of_line(line, where), where))
+    if len(collected) == len(prompts):
+        raise ValueError(f'{file}: there is no prompt in it; write one a line: {{"prompt": "Once upon a time"}}')
     return collected
+
+
+def _check_prompt(llm: LLM, prompt: Any, where: str) -> None:
+    """Refuse a prompt of a file with its line; the engine itself does not know from where a prompt is."""
+    if where:
+        try:
+            llm.llm_engine.input_processor.process_inputs("check", prompt, SamplingParams())
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
 
 
 def read_stdin() -> str:
@@ -83,11 +114,15 @@ def read_stdin() -> str:
     try:
         return sys.stdin.read().rstrip("\n")
     except UnicodeDecodeError:
-        raise ValueError("stdin: not a text in UTF-8") from None
+        raise ValueError(
+            "stdin: not a text in UTF-8; convert it first, for instance with iconv -f latin1 -t utf-8"
+        ) from None
 
 
 def _prompt_of_line(line: str, where: str) -> Any:
     document = _parse(line, where)
+    if isinstance(document, dict) and "prompt" in document and "prompt_token_ids" in document:
+        raise ValueError(f"{where}: it has both prompt and prompt_token_ids; leave one out")
     if isinstance(document, dict) and isinstance(document.get("prompt"), str):
         return document["prompt"]
     token_ids = document.get("prompt_token_ids") if isinstance(document, dict) else None
@@ -117,7 +152,19 @@ def read_sampling(text: str, flags: dict[str, Any], defaults: dict[str, Any]) ->
         # JSON has no keys but strings, and logit_bias has token ids for keys.
         return msgspec.convert({**defaults, **given, **flags}, SamplingParams, str_keys=True)
     except msgspec.ValidationError as error:
-        raise ValueError(f"--sampling: {error}") from None
+        message = _plain(str(error), given)
+        named = name_option(message, flags)
+        raise ValueError(named if named != message else f"--sampling: {message}") from None
+
+
+def _plain(message: str, given: dict[str, Any]) -> str:
+    """msgspec's message in a user's words: "top_p must be a number, got 'high'"."""
+    wrong = re.match(r"Expected `([\w |]+)`.* - at `\$\.(\w+)", message)
+    if wrong is None:
+        return message
+    kinds = " or ".join(_KINDS.get(kind, kind) for kind in wrong[1].split(" | "))
+    inside = "" if message.endswith(f"$.{wrong[2]}`") else "hold "
+    return f"{wrong[2]} must {inside or 'be '}{kinds}, got {given.get(wrong[2])!r}"
 
 
 def _parse(text: str, where: str) -> Any:
@@ -125,8 +172,10 @@ def _parse(text: str, where: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{where}: not valid JSON: {error.msg} (column {error.colno})") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets nested as deep
-        raise ValueError(f"{where}: not JSON that can be read: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{where}: nested too deeply") from None
+    except ValueError:
+        raise ValueError(f"{where}: not JSON that can be read: a number has thousands of digits") from None
 
 
 def _document(output: Any) -> dict[str, Any]:

@@ -104,6 +104,6 @@ def _usage(error: Exception) -> int:
     if type(error).__name__ != "NoArgsIsHelpError":  # that one has printed the help page by now
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "minivllm"
-        message = error.format_message().rstrip(".").removeprefix("Invalid value: ")  # type: ignore[attr-defined]
+        message = error.format_message().rstrip(".").removeprefix("Invalid value: ").replace("Value error, ", "")  # type: ignore[attr-defined]
         say(f"{message}. See: {command} --help")
     return USAGE

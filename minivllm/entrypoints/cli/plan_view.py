@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import typer
+
 from minivllm.entrypoints.cli.common import print_json, stdout_console
 from minivllm.maps.render.plan import PlanRenderer
 from minivllm.trace.events import Header
@@ -25,7 +27,7 @@ class PlanView:
         ascii_only: Use no character beyond ASCII.
 
     Raises:
-        ValueError: `iteration` is none of these.
+        BadParameter: `iteration` is none of these.
     """
 
     iteration: str | None = None
@@ -36,14 +38,16 @@ class PlanView:
 
     def __post_init__(self) -> None:
         if self.iteration not in (None, "all", "last") and not re.fullmatch(r"\d+|\d*:\d*", self.iteration):
-            raise ValueError(f"--iteration takes N, A:B, last or all, not {self.iteration!r}")
+            raise typer.BadParameter(f"--iteration takes N, A:B, last or all, not {self.iteration!r}")
 
     def choose(self, plan: dict[str, Any]) -> Iterations:
         """The iterations to show.
 
         Raises:
-            ValueError: The run has no such iteration or request.
+            ValueError: The run has no such iteration or request, or no iteration at all.
         """
+        if not plan["iterations"]:
+            raise ValueError("the run has no iterations: the log holds its header only")
         chosen = _numbered(self.iteration, plan["iterations"])
         if self.request is None:
             return chosen

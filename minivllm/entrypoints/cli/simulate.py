@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from minivllm.entrypoints.cli.common import JsonOption, ScenarioOption, check_outputs, examples, note, print_json
 from minivllm.entrypoints.cli.errors import user_errors
+
+if TYPE_CHECKING:
+    from minivllm.scenarios.driver import RunResult
+    from minivllm.scenarios.workload import Workload
+
+_MAX_NAMES = 8
 
 
 def register(app: typer.Typer) -> None:
@@ -70,7 +76,20 @@ def simulate(
     for request_id, message in result.refused.items():
         note(f"refused {request_id}: {message}")
     if result.truncated:
-        note(f"stopped after {result.steps} steps (max_steps): not every request finished")
+        _tell_unfinished(run, result)
     for path, what in ((plans, "plans"), (out, "log")):
         if path is not None:
             note(f"{what}: {path}")
+
+
+def _tell_unfinished(run: Workload, result: RunResult) -> None:
+    from minivllm.scenarios.simulate import never_finished
+
+    reasons = never_finished(run, result)
+    names = list(reasons)
+    shown = ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
+    note(f"stopped after {result.steps} steps (max_steps): not every request finished: {shown or 'some arrive later'}")
+    for request_id, reason in reasons.items():
+        if reason is not None:
+            note(f"{request_id} can never run: {reason} With --semantics fixed it is refused, and blocks nobody.")
+            break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,14 +12,18 @@ from minivllm.entrypoints.cli.common import (
     AsciiOption,
     IterationOption,
     JsonOption,
+    ModelOption,
     RequestOption,
     ScenarioOption,
     WidthOption,
     check_outputs,
+    check_text,
     examples,
+    name_option,
     note,
 )
 from minivllm.entrypoints.cli.errors import BAD_INPUT, user_errors
+from minivllm.sampling_params import SamplingParams
 from minivllm.scenarios.registry import Scenario, get_scenario, prompts_scenario
 
 if TYPE_CHECKING:
@@ -38,7 +43,7 @@ def register(app: typer.Typer) -> None:
 def trace(
     prompts: Annotated[list[str] | None, typer.Argument(help="Prompts to run together.", show_default=False)] = None,
     scenario: ScenarioOption = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Model name, folder or .gguf file.")] = None,
+    model: ModelOption = None,
     iteration: IterationOption = None,
     request: RequestOption = None,
     max_tokens: Annotated[
@@ -52,6 +57,7 @@ def trace(
         bool, typer.Option("--async-scheduling", help="Plan a step while the one before it runs.")
     ] = False,
     max_num_batched_tokens: Annotated[int | None, typer.Option(min=1, help="Token budget of a step.")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(min=1, help="Most requests that run at once.")] = None,
     block_size: Annotated[int | None, typer.Option(min=1, help="Tokens of a KV block.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the scheduler's invariants after every step.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Where to write the log.")] = None,
@@ -69,18 +75,22 @@ def trace(
     from minivllm.entrypoints.cli.plan_view import PlanView
 
     chosen = _scenario(prompts, scenario, _given(max_tokens=max_tokens, temperature=temperature, seed=seed))
-    if iteration is None and chosen.look_at is not None and request is None and not as_json:
-        iteration = str(chosen.look_at)
-    view = PlanView(iteration, request, as_json, width, ascii_only)
-    _check_request(request, chosen)
-    check_outputs({"--out": out, "--plans": plans})
     engine = _given(
         model=model,
         batch=batch,
         async_scheduling=async_scheduling or None,
         max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
         block_size=block_size,
     )
+    if engine.keys() - {"model"}:
+        # What its author says of it, and where to look, is true of its own settings only.
+        chosen = replace(chosen, look_at=None, note="")
+    if iteration is None and chosen.look_at is not None and request is None and not as_json:
+        iteration = str(chosen.look_at)
+    view = PlanView(iteration, request, as_json, width, ascii_only)
+    _check_request(request, chosen)
+    check_outputs({"--out": out, "--plans": plans})
     _show(chosen, _run(chosen, engine, check, out, plans), view)
 
 
@@ -91,6 +101,12 @@ def _given(**settings: Any) -> dict[str, Any]:
 def _scenario(prompts: list[str] | None, name: str | None, sampling: dict[str, Any]) -> Scenario:
     """What to run: a named scenario as it stands, or prompts with what was asked of their sampling."""
     if name is None:
+        try:
+            SamplingParams(**sampling)
+        except ValueError as error:
+            raise ValueError(name_option(str(error), sampling)) from None
+        for number, prompt in enumerate(prompts or []):
+            check_text(prompt, f"R{number}: the prompt")
         max_tokens = sampling.pop("max_tokens", _DEFAULT_MAX_TOKENS)
         return prompts_scenario(prompts or [_DEFAULT_PROMPT], max_tokens, sampling)
     if prompts:
