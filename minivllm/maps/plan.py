@@ -51,6 +51,24 @@ def plan_map(log: Log) -> dict[str, Any]:
     return {"iterations": iterations, "requests": list(requests.values())}
 
 
+def is_plain_decode(iteration: dict[str, Any], requests: dict[str, dict[str, Any]]) -> bool:
+    """Whether nothing happened in an iteration but that requests which had been running got their next token.
+
+    Args:
+        iteration: One entry of `plan_map`'s iterations.
+        requests: By id, what is known of each request.
+    """
+    events = ("arrived", "refused", "aborted", "not_scheduled", "told_finished", "cut", "preemptions", "finished")
+    if not iteration["scheduled"] or any(iteration[key] for key in events):
+        return False
+    return all(
+        entry["kind"] == "running"
+        and entry["num_tokens"] == 1
+        and entry["num_computed_before"] >= requests[entry["request"]]["num_prompt_tokens"]
+        for entry in iteration["scheduled"]
+    )
+
+
 def _requests(log: Log) -> dict[str, dict[str, Any]]:
     requests: dict[str, dict[str, Any]] = {}
     for event in log.events:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -273,3 +274,15 @@ def test_only_a_terminal_is_kept_from_control_characters(monkeypatch: pytest.Mon
     assert for_screen(text) == text
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     assert for_screen(text) == "a\\x1b[31m\\u202eb\n\tc\u3000\U0001f469\u200d\U0001f467"
+
+
+def test_a_long_run_is_drawn_without_what_is_always_the_same(run: Run) -> None:
+    sampling = ["trace", "a", "--max-tokens"]
+    ended = run(*sampling, "16", "--width", "100")
+    drawn = re.findall(r"iteration (\d+) ", ended.out)
+    last = run("map", "plan", "--iteration", "last", "--json").json["iterations"][0]["iteration"]
+    assert drawn[:2] == ["0", "1"]
+    assert drawn[-1] == str(last)
+    assert re.search(r"… iterations 2 to \d+: 1 request decoded one token in each \(see --iteration all\)", ended.out)
+    assert len(re.findall(r"iteration \d+ ", run("map", "plan", "--iteration", "all").out)) == last + 1
+    assert "decoded one token in each" not in run(*sampling, "4").out, "a short run is drawn in full"

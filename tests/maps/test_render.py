@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +112,20 @@ def test_ascii_keeps_every_character_in_its_column() -> None:
 
 def test_what_moves_the_cursor_is_written_out() -> None:
     assert printable("a\n\t\x1b\u2028 é中\ufffd") == "a\\n\\t\\x1b\\u2028 é中\ufffd"
+
+
+@pytest.mark.parametrize("width", [6, 17, 60])
+def test_a_bar_is_to_scale_and_what_happens_now_can_be_seen(width: int) -> None:
+    plan = {"iterations": [], "requests": [{"request": "R0"}]}
+    renderer = PlanRenderer(plan, Header(), Console(width=80), ascii_only=True)
+    longest = 40
+    for known in range(1, longest + 1):
+        for before in range(known):
+            for now in range(1, known - before + 1):
+                for hit in {0, before // 2, before}:
+                    renderer._hit_tokens["R0"] = hit
+                    bar = renderer._bar("R0", before, now, known, width, longest)
+                    assert re.fullmatch(r":*#*\++\.*", bar), bar
+                    assert len(bar) == max(round(known * min(width / longest, 1)), 1), "the whole is to scale"
+                    if width >= longest:
+                        assert [bar.count(c) for c in ":#+."] == [hit, before - hit, now, known - before - now]

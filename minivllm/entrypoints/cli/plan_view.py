@@ -9,10 +9,14 @@ from typing import Any
 import typer
 
 from minivllm.entrypoints.cli.common import print_json, stdout_console
+from minivllm.maps.plan import is_plain_decode
 from minivllm.maps.render.plan import PlanRenderer
 from minivllm.trace.events import Header
 
 Iterations = list[dict[str, Any]]
+
+# A run of more iterations is drawn without those in which nothing new is to be seen.
+_MAX_DRAWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,7 @@ class PlanView:
     """What to show of a plan map.
 
     Attributes:
-        iteration: N, A:B (both included), last, all, or None for all.
+        iteration: N, A:B (both included), last, all, or None for all in which something happened.
         request: Only iterations that concern it; None for all.
         as_json: Print one document instead of a picture.
         width: Columns to draw for; None for the terminal's.
@@ -56,6 +60,12 @@ class PlanView:
             raise ValueError(f"this run has no request {self.request!r}; it has {', '.join(known) or 'none'}")
         return [entry for entry in chosen if _concerns(entry, self.request)]
 
+    def _groups(self, plan: dict[str, Any], chosen: Iterations) -> list[Iterations]:
+        """What is drawn: one iteration, or several that are only told of, if nobody asked for any in particular."""
+        if self.iteration is not None or len(chosen) <= _MAX_DRAWN:
+            return [[entry] for entry in chosen]
+        return _groups_of_plain(chosen, {entry["request"]: entry for entry in plan["requests"]})
+
     def show(
         self,
         kind: str,
@@ -84,11 +94,28 @@ class PlanView:
             return
         renderer = PlanRenderer(plan, header, stdout_console(self.width), ascii_only=self.ascii_only)
         renderer.draw_header()
-        for entry in chosen:
-            renderer.draw(entry)
+        for group in self._groups(plan, chosen):
+            if len(group) == 1:
+                renderer.draw(group[0])
+            else:
+                renderer.draw_left_out(group)
         renderer.draw_requests()
         if remark:
             renderer.draw_note(remark)
+
+
+def _groups_of_plain(iterations: Iterations, requests: dict[str, dict[str, Any]]) -> list[Iterations]:
+    """Neighbours with nothing but plain decoding together, every other iteration alone; so are those at both ends."""
+    groups: list[Iterations] = []
+    open_group = False
+    for place, entry in enumerate(iterations):
+        is_plain = 2 <= place < len(iterations) - 1 and is_plain_decode(entry, requests)
+        if is_plain and open_group:
+            groups[-1].append(entry)
+        else:
+            groups.append([entry])
+        open_group = is_plain
+    return groups
 
 
 def _numbered(spec: str | None, iterations: Iterations) -> Iterations:

@@ -74,6 +74,14 @@ class PlanRenderer:
                 self._print(_indented(line))
         self._print(Text(""))
 
+    def draw_left_out(self, iterations: list[dict[str, Any]]) -> None:
+        """One line for several iterations in which nothing but plain decoding happened."""
+        first, last, count = iterations[0]["iteration"], iterations[-1]["iteration"], len(iterations[0]["scheduled"])
+        who = "1 request decoded one token" if count == 1 else f"{count} requests decoded one token each"
+        text = f"{self._glyphs.more} iterations {first} to {last}: {who} in each (see --iteration all)"
+        self._print(Text(text, style="dim"))
+        self._print(Text(""))
+
     def draw_requests(self) -> None:
         """How each request ended, and what it says."""
         for request in self._requests.values():
@@ -143,7 +151,8 @@ class PlanRenderer:
             short = f"{glyphs.cached}hit {glyphs.computed}done {glyphs.now}now {glyphs.owed}owed"
             table.add_column(legend if self._width >= 100 else short, no_wrap=True, min_width=bar_width)
         table.add_column("new blocks" if self._width >= _NARROW else "", no_wrap=True, overflow="ellipsis")
-        longest = max((e["num_tokens_known"] for e in iteration["scheduled"]), default=1)
+        ends = (max(e["num_tokens_known"], e["num_computed_before"] + e["num_tokens"]) for e in iteration["scheduled"])
+        longest = max(ends, default=1)
         for entry in iteration["scheduled"]:
             i, before, now, known = (
                 entry[k] for k in ("request", "num_computed_before", "num_tokens", "num_tokens_known")
@@ -165,12 +174,23 @@ class PlanRenderer:
 
     def _bar(self, request_id: str, before: int, now: int, known: int, width: int, longest: int) -> str:
         """Tokens drawn to one scale for all requests; what happens now is never too small to see."""
-        scale = width / max(longest, 1)
+        scale = min(width / max(longest, 1), 1.0)
         cached = min(self._hit_tokens.get(request_id, 0), before)
-        cells = [round(cached * scale), round((before - cached) * scale), max(round(now * scale), 1)]
-        owed = round(max(known - before - now, 0) * scale)
+        # Where each part ends is rounded, not its length: then all parts together have the length of the whole.
+        end_cached, end_before, end_now, end = (
+            round(tokens * scale) for tokens in (cached, before, before + now, max(known, before + now))
+        )
+        if end_now == end_before:
+            end_now = min(end_before + 1, max(end, 1))
+            end_before = end_now - 1
+            end_cached = min(end_cached, end_before)
         glyphs = self._glyphs
-        return glyphs.cached * cells[0] + glyphs.computed * cells[1] + glyphs.now * cells[2] + glyphs.owed * owed
+        return (
+            glyphs.cached * end_cached
+            + glyphs.computed * (end_before - end_cached)
+            + glyphs.now * (end_now - end_before)
+            + glyphs.owed * (end - end_now)
+        )
 
     def _batch_table(self, iteration: dict[str, Any]) -> Table:
         batch, dash = iteration["batch"], self._glyphs.dash
