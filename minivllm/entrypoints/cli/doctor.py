@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import sys
 from dataclasses import asdict, dataclass
@@ -18,6 +20,8 @@ from minivllm.entrypoints.cli.common import JsonOption, examples, print_json
 from minivllm.entrypoints.cli.errors import LACKING, user_errors
 
 Status = Literal["ok", "missing", "broken"]
+# Distributions whose module has another name.
+_MODULES = {"pyzmq": "zmq"}
 _MARKS: dict[Status, str] = {"ok": "ok", "missing": "--", "broken": "!!"}
 
 
@@ -48,6 +52,7 @@ def doctor(as_json: JsonOption = False) -> None:
     findings = [
         _python(),
         _torch(),
+        _dependencies(),
         _gpu(),
         _triton(),
         _package("gguf", ".gguf models"),
@@ -91,6 +96,31 @@ def _torch() -> Finding:
             "torch", "broken", f"{version}, cannot be loaded: {error}", "pip install --force-reinstall torch"
         )
     return Finding("torch", "ok", f"{version}, {torch.get_num_threads()} threads on {os.cpu_count()} CPU cores")
+
+
+def _dependencies() -> Finding:
+    """Everything that the installed package asks for, whether or not this command needs it."""
+    try:
+        required = importlib.metadata.requires("minivllm") or []
+    except importlib.metadata.PackageNotFoundError:
+        return Finding("dependencies", "ok", "unknown: minivllm runs from a folder and is not installed")
+    # torch and triton have lines of their own.
+    names = [re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in required if "extra ==" not in text]
+    names = [name for name in names if name not in ("torch", "triton")]
+    missing = [name for name in names if not _can_import(name)]
+    if missing:
+        detail = f"missing or broken: {', '.join(missing)}"
+        return Finding("dependencies", "broken", detail, f"pip install --force-reinstall {' '.join(missing)}")
+    return Finding("dependencies", "ok", ", ".join(names))
+
+
+def _can_import(distribution: str) -> bool:
+    module = _MODULES.get(distribution, distribution.replace("-", "_"))
+    try:
+        importlib.import_module(module)
+    except (ImportError, OSError):
+        return False
+    return True
 
 
 def _gpu() -> Finding:
