@@ -55,6 +55,9 @@ def test_stop_strings_and_a_system_message_count(run: Run) -> None:
         (["chat", "Hi", "--sampling", '{"n": 2, "temperature": 1}'], 1, "n must be 1, got 2"),
         (["chat", "Hi", "--sampling", '{"stop": ""}'], 1, "stop string must have at least 1"),
         (["chat", "Hi", "-m", "nosuch"], 1, "'nosuch'"),
+        (["chat", "Hi", "-m", ""], 2, "the name is empty"),
+        (["chat", "caf\udce9"], 1, "the message is not text in UTF-8"),
+        (["chat", "Hi", "--system", "caf\udce9"], 1, "--system is not text in UTF-8"),
         (["chat", "Hi", "there"], 2, "unexpected extra argument"),
     ],
 )

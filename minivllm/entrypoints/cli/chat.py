@@ -54,8 +54,9 @@ def chat(
     params = read_sampling(sampling, flags, {"temperature": 0.0, "max_tokens": 256, **recommended_sampling(model)})
     if message == "-" or (message is None and not sys.stdin.isatty()):
         message = read_stdin()
-    if message is not None:
-        check_text(message, "the message")
+    for text, where in ((message, "the message"), (system, "--system")):
+        if text is not None:
+            check_text(text, where)
     engine = LLMEngine.from_engine_args(EngineArgs(model=model, max_model_len=max_model_len))
     session = Session(engine, params, system)
     if message is None:
