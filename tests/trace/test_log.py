@@ -122,7 +122,10 @@ NOT_LOGS = {
     "a list": (b"[1, 2]\n", "its first line is no header"),
     "a workload": (b'{"config": {}, "requests": []}\n', "its first line is no header"),
     "another document": (b'{"schema": "minivllm.trace/1"}\n', "not a minivllm log, but 'minivllm.trace/1'"),
-    "a later version": (b'{"schema": "minivllm.log/2"}\n', "this version reads 'minivllm.log/1'. Record it again with this one."),
+    "a later version": (
+        b'{"schema": "minivllm.log/2"}\n',
+        "this version reads 'minivllm.log/1'. Record it again with this one.",
+    ),
     "a damaged line": (b'{"schema": "minivllm.log/1"}\n{"seq": 0}\n\n', "line 2: not an event"),
     "a lost line": (b'{"schema": "minivllm.log/1"}\n' + _EVENT % 0 + _EVENT % 2, "line 3: event 1 is missing"),
     "a strange header": (b'{"schema": "minivllm.log/1", "config": 3}\n', "its first line is no header"),
