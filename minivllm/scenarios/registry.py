@@ -120,6 +120,8 @@ _SCENARIOS = (
         ),
         look_at=13,
         note=(
+            "W1 and W2 ran before, only to put the two prefixes into the cache; the chunk limit is this scenario's "
+            "long_prefill_token_threshold, 256. "
             "R2's three tokens are the end of its prompt. Three real drafts would take four query tokens: the last "
             "sampled token is fed in, too, and each of the 1 + 3 positions verifies or replaces the guess after it. "
             "See the scenario mixed-batch-drafts."

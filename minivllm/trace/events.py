@@ -74,12 +74,12 @@ class EventLog:
     Args:
         header: First line of the log.
         path: File to write, or None to keep events in memory only.
-        logical: Leave out clocks, versions and the machine, so that the same run gives the same bytes anywhere.
+        logical: Leave out clocks and versions, so that the same run gives the same bytes anywhere.
     """
 
     def __init__(self, header: Header, path: Path | None = None, *, logical: bool = False) -> None:
         if logical:
-            header.versions, header.device = {}, ""
+            header.versions = {}
         self._logical = logical
         self.header = header
         self.events: list[Event] = []
