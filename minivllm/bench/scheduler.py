@@ -60,7 +60,7 @@ class CaseResult:
 
 CASES = [Case(n, caching) for n in (32, 256) for caching in (True, False)]
 # The same number of running requests behind ever longer contexts.
-CONTEXT_CASES = [Case(32, True, prompt_len=length) for length in (128, 1024, 8192)]
+CONTEXT_CASES = [Case(32, True, prompt_len=length) for length in (128, 1024, 4096, 16384)]
 
 
 def run_case(case: Case) -> CaseResult:
