@@ -8,10 +8,8 @@ from __future__ import annotations
 from minivllm.core.request import Request, RequestStatus
 from minivllm.core.scheduler import Scheduler
 from minivllm.core.scheduler_output import SchedulerOutput
-from minivllm.sourcemap.registry import on_map
 
 
-@on_map("async scheduler", vllm="vllm/v1/core/sched/async_scheduler.py::AsyncScheduler")
 class AsyncScheduler(Scheduler):
     """A scheduler that may be a step ahead of the worker."""
 

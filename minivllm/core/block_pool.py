@@ -11,7 +11,6 @@ from minivllm.core.free_block_queue import FreeKVCacheBlockQueue, KVCacheBlock
 from minivllm.sourcemap.registry import on_map
 
 
-@on_map("block pool", vllm="vllm/v1/core/block_pool.py::BlockPool")
 class BlockPool:
     """All blocks, the queue of free ones, and the map from hash to cached block.
 

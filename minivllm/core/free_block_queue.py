@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from minivllm.sourcemap.registry import on_map
 
 
-@on_map("block metadata", vllm="vllm/v1/core/kv_cache_utils.py::KVCacheBlock")
 class KVCacheBlock:
     """What the scheduler knows of one page of the KV pool. The page itself is the worker's.
 
@@ -37,7 +35,6 @@ class KVCacheBlock:
         return f"KVCacheBlock(#{self.block_id}, ref_cnt={self.ref_cnt}, hash={cached})"
 
 
-@on_map("free queue", vllm="vllm/v1/core/kv_cache_utils.py::FreeKVCacheBlockQueue")
 class FreeKVCacheBlockQueue:
     """A doubly linked list from the next block to be reused to the last.
 

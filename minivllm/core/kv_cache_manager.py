@@ -52,7 +52,6 @@ class PrefixCacheStats:
 _NO_BLOCKS: list[KVCacheBlock] = []
 
 
-@on_map("KV cache manager", vllm="vllm/v1/core/kv_cache_manager.py::KVCacheManager")
 class KVCacheManager:
     """Allocation and prefix cache for one full-attention group.
 

@@ -13,7 +13,6 @@ from typing import overload
 import msgspec
 
 from minivllm.sampling_params import SamplingParams
-from minivllm.sourcemap.registry import on_map
 
 
 class FinishReason(enum.IntEnum):
@@ -29,7 +28,6 @@ class FinishReason(enum.IntEnum):
         return self.name.lower()
 
 
-@on_map("request status", vllm="vllm/v1/request.py::RequestStatus")
 class RequestStatus(enum.IntEnum):
     """Where a request stands. Everything after PREEMPTED is finished."""
 

@@ -27,7 +27,6 @@ from minivllm.core.stop_check import check_stop
 from minivllm.sourcemap.registry import on_map
 
 
-@on_map("scheduler", vllm="vllm/v1/core/sched/scheduler.py::Scheduler")
 class Scheduler:
     """Plans one step at a time.
 

@@ -47,7 +47,6 @@ class AsyncCoreClient(Protocol):
     def shutdown(self) -> None: ...
 
 
-@on_map("asynchronous engine", vllm="vllm/v1/engine/async_llm.py::AsyncLLM", process="frontend")
 class AsyncLLM:
     """Generates for many callers at once.
 

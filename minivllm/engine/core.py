@@ -24,7 +24,6 @@ from minivllm.sourcemap.registry import on_map
 BATCH_QUEUE_SIZE = 2
 
 
-@on_map("engine core", vllm="vllm/v1/engine/core.py::EngineCore")
 class EngineCore:
     """The scheduler and the executor, and the order of work between them.
 

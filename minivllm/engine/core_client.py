@@ -23,7 +23,6 @@ from minivllm.engine.wire import AbortRequests, UtilityCall
 from minivllm.sourcemap.registry import on_map
 
 
-@on_map("core client", vllm="vllm/v1/engine/core_client.py::EngineCoreClient", process="frontend")
 class EngineCoreClient(Protocol):
     """What a frontend that drives the engine itself needs of a core."""
 
@@ -52,7 +51,6 @@ class EngineCoreClient(Protocol):
         ...
 
 
-@on_map("in-process client", vllm="vllm/v1/engine/core_client.py::InprocClient", process="frontend")
 class InprocClient:
     """The core in this very process: plain calls, so that a debugger sees one stack.
 
@@ -127,7 +125,6 @@ class MPClient:
         return future
 
 
-@on_map("client, blocking", vllm="vllm/v1/engine/core_client.py::SyncMPClient", process="frontend")
 class SyncMPClient(MPClient):
     """Implements `EngineCoreClient` for a core in its own process; for one thread."""
 
@@ -158,7 +155,6 @@ class SyncMPClient(MPClient):
         return bool(self._call("reset_prefix_cache").result())
 
 
-@on_map("client, on an event loop", vllm="vllm/v1/engine/core_client.py::AsyncMPClient", process="frontend")
 class AsyncMPClient(MPClient):
     """The core in a process of its own, for callers on an event loop."""
 

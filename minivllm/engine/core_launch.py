@@ -35,7 +35,6 @@ from minivllm.engine.wire import (
     output_address,
 )
 from minivllm.models.errors import ModelError, ModelNotHereError
-from minivllm.sourcemap.registry import on_map
 
 # How long loading may take.
 READY_TIMEOUT_S = 600.0
@@ -52,7 +51,6 @@ _ERRORS: dict[str, type[Exception]] = {
 Deliver = Callable[[EngineCoreOutputs | UtilityOutput | EngineDeadError], None]
 
 
-@on_map("launch the core", vllm="vllm/v1/engine/utils.py::CoreEngineProcManager", process="frontend")
 class CoreEngineProcManager:
     """One core's process, ready when this object is there.
 

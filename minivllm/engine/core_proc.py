@@ -39,7 +39,6 @@ UTILITY_METHODS = ("reset_prefix_cache",)
 _Input = Request | AbortRequests | UtilityCall | Exception
 
 
-@on_map("core process", vllm="vllm/v1/engine/core.py::EngineCoreProc")
 class EngineCoreProc(EngineCore):
     """An engine core with queues before and behind it, and a thread at each of them.
 

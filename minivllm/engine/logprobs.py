@@ -11,7 +11,6 @@ from minivllm.core.messages import EngineCoreOutput
 from minivllm.core.scheduler_output import LogprobsLists
 from minivllm.logprobs import Logprob, LogprobsOnePosition, PromptLogprobs, SampleLogprobs
 from minivllm.sampling_params import SamplingParams
-from minivllm.sourcemap.registry import on_map
 from minivllm.tokenizer import Tokenizer
 
 # Tokens before a position that may hold the first bytes of a character that ends there: it has at most 4.
@@ -20,7 +19,6 @@ _CONTEXT = 4
 _REPLACEMENT = "\ufffd"
 
 
-@on_map("logprobs processor", vllm="vllm/v1/engine/logprobs.py::LogprobsProcessor", process="frontend")
 class LogprobsProcessor:
     """What a request has been told, and its scores so far.
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minivllm.sampling_params import SamplingParams
-from minivllm.sourcemap.registry import on_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,6 @@ class RowRules:
     output_token_ids: NDArray[np.int32]  # (output tokens,)
 
 
-@on_map("sampling metadata", vllm="vllm/v1/sample/metadata.py::SamplingMetadata", plane="data", process="worker")
 @dataclass(frozen=True, slots=True)
 class SamplingMetadata:
     """How to sample each row of logits. A request with drafts has several rows.
