@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 
-
 class KVCacheBlock:
     """What the scheduler knows of one page of the KV pool. The page itself is the worker's.
 
