@@ -1,8 +1,8 @@
 """Owns the other batch: rows without gaps, so that row i is the i-th request of the batch.
 
 Whoever is not scheduled leaves (finished, preempted, or just left out this step); newcomers fill the lowest holes; then
-the highest rows move down into the holes that remain. Every column must move with them: that is the price of having no
-gather, and the reason why the slots exist.
+the highest rows move down into the holes that remain; at last rows are swapped until decodes stand before prefills.
+Every column must move with them: that is the price of having no gather, and the reason why the slots exist.
 
 Upstream: vllm/v1/worker/gpu_input_batch.py::InputBatch and GPUModelRunner._update_states.
 """
@@ -13,6 +13,9 @@ from minivllm.core.scheduler_output import SchedulerOutput
 from minivllm.sourcemap.registry import on_map
 from minivllm.worker.batch_state import apply_cached
 from minivllm.worker.request_columns import RequestColumns, Row
+
+# The regions of a batch, in the order of their rows.
+_DECODE, _SHORT_EXTENSION, _LONG_EXTENSION, _FIRST_CHUNK = range(4)
 
 
 class InputBatch:
@@ -48,6 +51,7 @@ class InputBatch:
                 self.columns.restore(self._add(req_id), saved)
             apply_cached(self.columns, self._rows[req_id], cached, index)
         self.condense()
+        self.reorder_batch(plan)
 
     def order(self, plan: SchedulerOutput) -> list[str]:
         """The rows from top to bottom."""
@@ -66,6 +70,52 @@ class InputBatch:
             if occupant is None:
                 self._move(source=len(self._req_ids) - 1, target=hole)
         self._drop_trailing_holes()
+
+    @on_map(
+        "rows: decodes first",
+        vllm="vllm/v1/attention/backends/utils.py::reorder_batch_to_split_decodes_and_prefills",
+        plane="data",
+        process="worker",
+    )
+    def reorder_batch(self, plan: SchedulerOutput) -> None:
+        """Swap rows until the regions follow each other: decodes, short extensions, long extensions, first chunks.
+
+        A kernel for decodes then finds its requests as one run of rows. Only rows that stand in the wrong region move,
+        and those of one region keep their order among themselves.
+        """
+        drafts = max(map(len, plan.scheduled_spec_decode_tokens.values()), default=0)
+        regions = [
+            self._region(row, plan.num_scheduled_tokens[req_id], threshold=1 + drafts)
+            for row, req_id in enumerate(self.order(plan))
+        ]
+        wrong = [row for row, (has, wants) in enumerate(zip(regions, sorted(regions), strict=True)) if has != wants]
+        sources = sorted(wrong, key=lambda row: regions[row])
+        target_of = dict(zip(sources, wrong, strict=True))
+        # A permutation is a set of cycles: each swap brings one row to its place, and the row from there to the start.
+        for start in target_of:
+            while (target := target_of[start]) != start:
+                self.swap_states(start, target)
+                target_of[start], target_of[target] = target_of[target], target
+
+    def _region(self, row: int, num_scheduled: int, threshold: int) -> int:
+        computed = self.columns.num_computed[row]
+        if computed == 0:
+            return _FIRST_CHUNK
+        if num_scheduled > threshold:
+            return _LONG_EXTENSION
+        return _DECODE if computed >= self.columns.num_prompt_tokens[row] else _SHORT_EXTENSION
+
+    @on_map(
+        "swap rows", vllm="vllm/v1/worker/gpu_input_batch.py::InputBatch.swap_states", plane="data", process="worker"
+    )
+    def swap_states(self, first: int, second: int) -> None:
+        """Let two requests change places."""
+        one, other = self._req_ids[first], self._req_ids[second]
+        assert one is not None, "rows are swapped after holes are closed"
+        assert other is not None, "rows are swapped after holes are closed"
+        self.columns.swap(first, second)
+        self._req_ids[first], self._req_ids[second] = other, one
+        self._rows[one], self._rows[other] = second, first
 
     def _move(self, source: int, target: int) -> None:
         req_id = self._req_ids[source]

@@ -117,6 +117,11 @@ class RequestColumns:
         for column in self._all:
             column[target] = column[source]
 
+    def swap(self, first: int, second: int) -> None:
+        """Exchange two rows. By a copy of both: `a, b = b, a` on two views of one array would write one row twice."""
+        for column in self._all:
+            column[[first, second]] = column[[second, first]]
+
     def save(self, row: int) -> Row:
         """A copy of a row, for a request that leaves the batch for a while."""
         return tuple(column[row].copy() if column.ndim > 1 else column[row] for column in self._all)

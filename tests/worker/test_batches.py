@@ -67,7 +67,7 @@ def test_the_highest_rows_move_into_the_lowest_holes(tiny_llama: Path) -> None:
     assert driver.facts.order == ["r4", "r1", "r3"]
 
 
-def test_a_new_request_fills_the_lowest_hole_before_rows_move(tiny_llama: Path) -> None:
+def test_a_new_request_fills_the_lowest_hole_before_rows_move_and_then_decodes_go_first(tiny_llama: Path) -> None:
     driver = PlanDriver(make_worker(tiny_llama, "rows"))
     names = ["r0", "r1", "r2", "r3"]
     for name in names:
@@ -77,7 +77,21 @@ def test_a_new_request_fills_the_lowest_hole_before_rows_move(tiny_llama: Path) 
     driver.finish("r1")
     driver.add("new", [4, 5])
     driver.step({"r2": 1, "r3": 1, "new": 2})
-    assert driver.facts.order == ["new", "r3", "r2"]
+    # new, r3, r2 after the holes are closed; then new and r2 change places.
+    assert driver.facts.order == ["r2", "r3", "new"]
+
+
+def test_rows_stand_in_four_regions(tiny_llama: Path) -> None:
+    driver = PlanDriver(make_worker(tiny_llama, "rows"))
+    for name in ("first", "long", "decode", "short", "decode 2"):
+        driver.add(name, list(range(1, 30)))
+    driver.prefill("decode", "decode 2")
+    driver.step({"long": 5, "short": 5, "decode": 1, "decode 2": 1})
+    driver.step({"decode": 1, "decode 2": 1, "long": 9, "short": 1, "first": 3})
+    assert driver.facts.order == ["decode", "decode 2", "short", "long", "first"]
+    # With drafts in the plan, a request with all of its own is a decode as well.
+    driver.step({"first": 3, "short": 1, "decode": 1, "decode 2": 3}, drafts={"decode 2": [7, 7]})
+    assert driver.facts.order == ["decode", "decode 2", "short", "first"]
 
 
 def test_every_column_moves_with_its_row() -> None:
