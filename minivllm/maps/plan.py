@@ -44,8 +44,12 @@ def plan_map(log: Log) -> dict[str, Any]:
     texts = {event.data["update_of"]: _texts(by_step[event.step]) for event in updates}
     requests = _requests(log)
     iterations = []
+    tables: dict[str, list[int]] = {}  # a batch tells only what changed
     for step in sorted(by_step):
         iteration = _iteration(step, by_step[step], sampled.get(step, {}), texts.get(step, {}))
+        if batch := iteration["batch"]:
+            tables.update(batch["block_table"])
+            batch["block_table"] = {i: tables[i] for i in batch["order"] if i in tables}
         iteration["narration"] = narrate.narrate(iteration, requests)
         iterations.append(iteration)
     return {"iterations": iterations, "requests": list(requests.values())}

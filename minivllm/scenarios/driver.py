@@ -72,7 +72,7 @@ def run(
     log: EventLog,
     *,
     max_steps: int = DEFAULT_MAX_STEPS,
-    at_step_end: Callable[[], dict[str, Any]] | None = None,
+    at_step_end: Callable[[], dict[str, Any]] = dict,
     on_outputs: Callable[[EngineCoreOutputs], list[str]] | None = None,
 ) -> RunResult:
     """Run until everyone is done.
@@ -123,8 +123,7 @@ def run(
         asked = on_outputs(outputs) if on_outputs is not None and outputs is not None else []
         if asked := [*asked, *aborts["frontend"].get(step, [])]:
             _note_aborts("frontend", asked, core.abort_requests(asked), log, result)
-        extra = at_step_end() if at_step_end is not None else {}
-        log.add("engine_core", "step.end", data=queue_state(core.scheduler) | extra)
+        log.add("engine_core", "step.end", data=queue_state(core.scheduler) | at_step_end())
         result.steps += 1
         result.free_blocks = core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         if not core.has_work() and result.steps > last_event:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,8 @@ from minivllm.scenarios.interrupt import interrupt_between_steps
 from minivllm.scenarios.registry import STORIES, Piece, Scenario, ScenarioRequest
 from minivllm.tokenizer import Tokenizer
 from minivllm.trace.events import EventLog, Header
-from minivllm.trace.install import Installation
-from minivllm.trace.pool_watch import PoolWatch
-from minivllm.trace.probes import engine_probes, frontend_probes, worker_probes
+from minivllm.trace.install import Installation, merge
+from minivllm.trace.probes import BlockProbes, FrontendProbes, PlanProbes, WorkerProbes
 from minivllm.trace.reader import Log
 
 
@@ -67,7 +67,7 @@ def run_scenario(
     arrivals = [_arrival(engine, index, request) for index, request in enumerate(scenario.requests)]
     log = EventLog(_header(engine, scenario), log_path, logical=logical)
     scheduler = engine.engine_core.scheduler
-    watch = PoolWatch(scheduler.kv_cache_manager.block_pool)
+    blocks = BlockProbes(log, scheduler.kv_cache_manager)
     violations: list[dict[str, Any]] = []
 
     def at_step_end() -> dict[str, Any]:
@@ -77,12 +77,13 @@ def run_scenario(
                 check_integrity(scheduler)
             except AssertionError as error:
                 violations.append({"iteration": log.step, "message": str(error)})
-        return watch.changes()
+        return blocks.step_changes()
 
     def on_outputs(outputs: EngineCoreOutputs) -> list[str]:
         return engine.output_processor.process_outputs(outputs.outputs).reqs_to_abort
 
-    probes = engine_probes(log) | worker_probes(log) | frontend_probes(log)
+    groups = (PlanProbes(log), blocks, WorkerProbes(log), FrontendProbes(log, engine.tokenizer))
+    probes = merge(group.probes() for group in groups)
     try:
         with interrupt_between_steps() as end_if_interrupted, Installation(probes) as installation:
             result = run(engine.engine_core, arrivals, log, at_step_end=at_step_end, on_outputs=on_outputs)
@@ -134,5 +135,7 @@ def _header(engine: LLMEngine, scenario: Scenario) -> Header:
         model=engine.vllm_config.model_config.model,
         scenario=None if scenario.name == "prompts" else scenario.name,
         versions={"minivllm": __version__, "python": platform.python_version(), "torch": str(torch.__version__)},
+        seed=engine.vllm_config.model_config.seed,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         device="cuda" if torch.cuda.is_available() and engine.vllm_config.model_config.device != "cpu" else "cpu",
     )

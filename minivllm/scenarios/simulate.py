@@ -14,9 +14,8 @@ from minivllm.scenarios.driver import RunResult, run
 from minivllm.scenarios.interrupt import interrupt_between_steps
 from minivllm.scenarios.workload import Workload
 from minivllm.trace.events import EventLog, Header
-from minivllm.trace.install import Installation
-from minivllm.trace.pool_watch import PoolWatch
-from minivllm.trace.probes import engine_probes
+from minivllm.trace.install import Installation, merge
+from minivllm.trace.probes import BlockProbes, PlanProbes
 
 
 def simulate(workload: Workload, log: EventLog, token_rule: TokenRule | None = None) -> RunResult:
@@ -35,13 +34,14 @@ def _core(workload: Workload, token_rule: TokenRule | None) -> EngineCore:
 
 
 def _run(core: EngineCore, workload: Workload, log: EventLog) -> RunResult:
-    watch = PoolWatch(core.scheduler.kv_cache_manager.block_pool)
+    blocks = BlockProbes(log, core.scheduler.kv_cache_manager)
 
     def at_step_end() -> dict[str, Any]:
         end_if_interrupted()
-        return watch.changes()
+        return blocks.step_changes()
 
-    with interrupt_between_steps() as end_if_interrupted, Installation(engine_probes(log)) as installation:
+    probes = merge([PlanProbes(log).probes(), blocks.probes()])
+    with interrupt_between_steps() as end_if_interrupted, Installation(probes) as installation:
         result = run(core, workload.arrivals, log, max_steps=workload.max_steps, at_step_end=at_step_end)
     assert not installation.failures, f"a probe failed: {installation.failures}"
     return result

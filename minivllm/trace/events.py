@@ -1,22 +1,29 @@
 """Owns the event log: its schema, and how it is written. Knows nothing of engines.
 
-A log is JSON lines. The first line is the header, every other one an event; they are in the order in which things
-happened. A log that was cut off anywhere can be read up to the cut. A path that ends in .gz is compressed.
+A log is JSON lines: the header, then the events in the order in which things happened, then one line that says that
+this is the end. A log that was cut off anywhere can be read up to the cut. A path that ends in .gz is compressed.
+`docs/log.md` describes every kind of event.
 """
 
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import msgspec
 
-SCHEMA = "minivllm.log/1"
+SCHEMA = "minivllm.log/2"
 
-# Events beyond this are counted and dropped: a log must stay small enough to open.
+# Events beyond this are counted and dropped: a log must stay small enough to open. The end of a step is never
+# dropped, so that a reader still sees how long the run was.
 MAX_EVENTS = 1_000_000
+_NEVER_DROPPED = frozenset({"step.end"})
+
+# Events that wait to be written, at most, while no step ends.
+_BUFFER = 256
+
+Level = Literal["step", "function", "kernel"]
 
 
 class Header(msgspec.Struct, kw_only=True):
@@ -27,33 +34,44 @@ class Header(msgspec.Struct, kw_only=True):
         config: The engine's settings, by name.
         model: Which model ran ("simulated" if none).
         scenario: Name of the scenario, if it was one.
-        versions: Versions of minivllm, Python and torch (if it ran).
+        seed: Seed of the draws of requests that bring none.
+        level: How much is recorded: "step", "function" (every call of a symbol on the map) or "kernel".
+        clock: "logical" if times are left out, so that the same run gives the same bytes; else "wall".
+        versions: Versions of minivllm, Python and torch (if it ran); none in a logical log.
         device: Where it ran.
+        started_at: When, as an ISO time; None in a logical log.
     """
 
     schema: str = SCHEMA
     config: dict[str, Any] = {}
     model: str = ""
     scenario: str | None = None
+    seed: int = 0
+    level: Level = "step"
+    clock: Literal["logical", "wall"] = "wall"
     versions: dict[str, str] = {}
     device: str = ""
+    started_at: str | None = None
 
 
 class Event(msgspec.Struct, omit_defaults=True):
     """One thing that happened.
 
     Attributes:
-        seq: Its place in the log, from 0.
+        seq: Its place in the log, from 0, without a gap.
         step: Iteration of the engine, from 0; -1 before the first.
-        process: "frontend", "engine_core" or "worker".
-        kind: What: "request.arrived", "request.refused", "requests.aborted", "drafts.given", "step.idle",
-            "schedule", "prepare_inputs", "update", "output.text", "step.end", "run.truncated".
+        process: Whose work it is: "frontend", "engine_core", "worker" or "device".
+        kind: What; see `minivllm.trace.schema`.
         request: Whom it concerns, if one.
+        block: Which block of the KV pool, if one.
+        row: Which row or slot of the batch, if one.
+        cause: The event that made this one happen, by `seq`, where it is known.
         data: Its facts: numbers, ids and lists of them.
         src: Our symbol that did it, "module:qualname".
         ref: vLLM's symbol that does the same, "path::Class.method".
-        wall_ns: Monotonic clock at its end.
+        wall_ns: Monotonic clock at its end. All processes of a machine share it.
         dur_ns: How long it took.
+        thread: Thread or loop that did it; None for the main one of its process.
     """
 
     seq: int
@@ -61,35 +79,70 @@ class Event(msgspec.Struct, omit_defaults=True):
     process: str
     kind: str
     request: str | None = None
+    block: int | None = None
+    row: int | None = None
+    cause: int | None = None
     data: dict[str, Any] = {}
     src: str | None = None
     ref: str | None = None
     wall_ns: int | None = None
     dur_ns: int | None = None
+    thread: str | None = None
+
+
+class End(msgspec.Struct):
+    """What the last line says.
+
+    Attributes:
+        events: Events in the log.
+        dropped: Events that were left out because there were too many.
+        index: Where keyframes stand: [step, byte of its first line (None if compressed), seq].
+    """
+
+    events: int
+    dropped: int = 0
+    index: list[tuple[int, int | None, int]] = []
+
+
+class Trailer(msgspec.Struct):
+    """The last line of a log that was finished."""
+
+    end: End
 
 
 class EventLog:
-    """Collects events; writes them to a file as they come, if there is one.
+    """Collects events; writes them to a file step by step, if there is one.
 
     Args:
         header: First line of the log.
         path: File to write, or None to keep events in memory only.
-        logical: Leave out clocks and versions, so that the same run gives the same bytes anywhere.
+        logical: Leave out clocks, versions and the date, so that the same run gives the same bytes anywhere.
+
+    Attributes:
+        events: What has happened so far.
+        step: Iteration that later events belong to.
+        last: The latest event of each kind, by `seq`.
+        num_dropped: Events that were left out.
     """
 
     def __init__(self, header: Header, path: Path | None = None, *, logical: bool = False) -> None:
         if logical:
-            header.versions = {}
-        self._logical = logical
+            header.clock, header.versions, header.started_at = "logical", {}, None
+        self.logical = header.clock == "logical"
         self.header = header
         self.events: list[Event] = []
         self.num_dropped = 0
         self.step = -1
+        self.last: dict[str, int] = {}
+        self._num_written = 0
+        self._encoder = msgspec.json.Encoder()
         self._file: IO[bytes] | None = None
+        self._is_compressed = path is not None and path.suffix == ".gz"
+        self._index: list[tuple[int, int | None, int]] = []
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = _open(path)
-            self._write(header)
+            self._file.write(self._encoder.encode(header) + b"\n")
 
     def add(
         self,
@@ -97,34 +150,55 @@ class EventLog:
         kind: str,
         *,
         request: str | None = None,
+        block: int | None = None,
+        row: int | None = None,
+        cause: int | None = None,
         data: dict[str, Any] | None = None,
         src: str | None = None,
         ref: str | None = None,
         wall_ns: int | None = None,
         dur_ns: int | None = None,
-    ) -> None:
-        """Append an event of the current step."""
-        if len(self.events) >= MAX_EVENTS:
-            self.num_dropped += 1
-            return
-        if self._logical:
-            wall_ns = dur_ns = None
-        event = Event(len(self.events), self.step, process, kind, request, data or {}, src, ref, wall_ns, dur_ns)
-        self.events.append(event)
-        self._write(event)
+        thread: str | None = None,
+    ) -> int:
+        """Append an event of the current step. Its data must not change afterwards: it is written later.
 
-    def close(self) -> None:
-        """Say how much was dropped, and finish the file. Idempotent."""
+        Returns:
+            Its `seq`; -1 if it was dropped.
+        """
+        events = self.events
+        seq = len(events)
+        if seq >= MAX_EVENTS and kind not in _NEVER_DROPPED:
+            self.num_dropped += 1
+            return -1
+        if self.logical:
+            wall_ns = dur_ns = None
+        events.append(
+            Event(
+                seq, self.step, process, kind, request, block, row, cause, data or {}, src, ref, wall_ns, dur_ns, thread
+            )
+        )
+        self.last[kind] = seq
+        if self._file is not None and (kind == "step.end" or seq - self._num_written >= _BUFFER):
+            self.flush()
+        return seq
+
+    def flush(self) -> None:
+        """Write what has not been written yet, so that it outlives this process."""
         if self._file is None:
             return
+        self._file.write(self._encoder.encode_lines(self.events[self._num_written :]))
+        self._num_written = len(self.events)
+        if not self._is_compressed:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Write the last line, and finish the file. Idempotent."""
+        if self._file is None:
+            return
+        self.flush()
         file, self._file = self._file, None
         with file:
-            if self.num_dropped:
-                file.write(json.dumps({"dropped": self.num_dropped}).encode() + b"\n")
-
-    def _write(self, item: Header | Event) -> None:
-        if self._file is not None:
-            self._file.write(msgspec.json.encode(item) + b"\n")
+            file.write(self._encoder.encode(Trailer(End(len(self.events), self.num_dropped, self._index))) + b"\n")
 
 
 def _open(path: Path) -> IO[bytes]:

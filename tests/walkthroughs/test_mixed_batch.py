@@ -22,7 +22,7 @@ from minivllm.scenarios.driver import Arrival, run
 from minivllm.scenarios.registry import Piece, Scenario, ScenarioRequest, get_scenario
 from minivllm.trace.events import EventLog, Header
 from minivllm.trace.install import Installation
-from minivllm.trace.probes import engine_probes
+from minivllm.trace.probes import PlanProbes
 from minivllm.walkthroughs import find_lesson, lessons
 from minivllm.worker.batch_state import BatchState
 from minivllm.worker.input_batch import InputBatch
@@ -93,7 +93,7 @@ def execute(scenario: Scenario) -> tuple[ExecutorWithBatches, EventLog]:
     log = EventLog(Header())
     arrivals = [arrival(index, request) for index, request in enumerate(scenario.requests)]
     core = EngineCore(vllm_config, executor)
-    with Installation(engine_probes(log)) as installation:
+    with Installation(PlanProbes(log).probes()) as installation:
         run(core, arrivals, log)
     assert not installation.failures
     return executor, log

@@ -1,0 +1,89 @@
+"""Owns the events of the data plane: who has which row, and the batch as arrays. Reads arrays, imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minivllm.trace.events import EventLog
+from minivllm.trace.install import Around, Call, Probe
+
+_RUNNER = "minivllm.worker.gpu_model_runner:GPUModelRunner"
+
+
+class WorkerProbes:
+    """`rows`, `prepare_inputs` and `worker.state`. Installing them imports torch.
+
+    Args:
+        log: Gets the events.
+    """
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+
+    def probes(self) -> dict[str, Probe]:
+        return {
+            f"{_RUNNER}.update_states": Around(lambda args: dict(_places(args[0])), self._rows),
+            f"{_RUNNER}.prepare_inputs": self._batch,
+        }
+
+    def _rows(self, call: Call) -> None:
+        before, now = call.memo, _places(call.args[0])
+        if before == now:
+            return
+        data = {
+            "taken": {i: row for i, row in now.items() if i not in before},
+            "moved": [[i, before[i], row] for i, row in now.items() if before.get(i, row) != row],
+            "freed": {i: row for i, row in before.items() if i not in now},
+        }
+        self._add(call, "rows", data)
+
+    def _batch(self, call: Call) -> None:
+        runner, plan, batch = call.args[0], call.args[1], call.result
+        order, places = list(batch.req_ids), batch.places.tolist()
+        cached = plan.scheduled_cached_reqs
+        changed = {new.req_id for new in plan.scheduled_new_reqs}
+        changed.update(i for i, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True) if blocks)
+        columns = runner.batch.columns
+        table = columns.block_table
+        num_blocks = table.num_blocks[batch.places].tolist()
+        data = {
+            "order": order,
+            "places": places,
+            "query_start_loc": batch.query_start_loc.tolist(),
+            "seq_lens": batch.seq_lens.tolist(),
+            "positions": batch.positions.tolist(),
+            "input_ids": batch.input_ids.tolist(),
+            "slot_mapping": batch.slot_mapping.tolist(),
+            "block_table": {
+                req_id: table.ids[place, :count].tolist()
+                for req_id, place, count in zip(order, places, num_blocks, strict=True)
+                if req_id in changed
+            },
+            "logits_indices": batch.logits_indices.tolist(),
+            "num_tokens": len(batch.input_ids),
+            "num_tokens_padded": len(batch.input_ids),
+            "graph_mode": batch.graph_mode,
+            "attention_backend": batch.attention_backend,
+        }
+        self._add(call, "prepare_inputs", data)
+        computed = columns.num_computed[batch.places].tolist()
+        rows = {i: list(facts) for i, *facts in zip(order, places, computed, num_blocks, strict=True)}
+        self._add(call, "worker.state", {"rows": rows})
+
+    def _add(self, call: Call, kind: str, data: dict[str, Any]) -> None:
+        self._log.add(
+            "worker",
+            kind,
+            cause=self._log.last.get("schedule"),
+            data=data,
+            src=call.entry.ours,
+            ref=call.entry.vllm,
+            wall_ns=call.end_ns,
+            dur_ns=call.end_ns - call.start_ns,
+        )
+
+
+def _places(runner: Any) -> dict[str, int]:
+    """The slot or row of every request in the batch."""
+    places: dict[str, int] = runner.batch._rows if hasattr(runner.batch, "_rows") else runner.batch._slots
+    return places
