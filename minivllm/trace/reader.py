@@ -1,14 +1,25 @@
-"""Owns reading a log file back. No engine, no torch."""
+"""Owns reading a log file back, whole or a few iterations of it. No engine, no torch.
+
+A whole log stands in memory. A window is read without the rest: the trailer of a finished log says where its keyframes
+begin, so that the state at any iteration is at most one keyframe's distance of replay away.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import zlib
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import msgspec
 
-from minivllm.trace.events import SCHEMA, Event, Header
+from minivllm.trace.events import SCHEMA, Event, Header, Trailer
+from minivllm.trace.replay import State
+
+_CHUNK = 1 << 20
 
 
 class LogError(ValueError):
@@ -19,25 +30,24 @@ class _AnyHeader(msgspec.Struct):
     schema: str
 
 
-class _Dropped(msgspec.Struct):
-    dropped: int
-
-
 _ANY_HEADER = msgspec.json.Decoder(_AnyHeader)
-_DROPPED = msgspec.json.Decoder(_Dropped)
+_TRAILER = msgspec.json.Decoder(Trailer)
 _EVENT = msgspec.json.Decoder(Event)
+_TRAILER_START = b'{"end":'
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A log in memory.
+    """A log, or a window of one, in memory.
 
     Attributes:
         header: What it is of.
-        events: Its events, in order.
+        events: Its events, in order. Those of a window are followed by the outputs of its last plans.
         num_dropped: Events that the writer left out because there were too many.
         truncated: The file ends in the middle: the writer was cut off.
         path: Where it was read from; None if it never was a file.
+        window: First and last iteration, if it is a window.
+        start: The state before its first event, in the form of `State.as_dict`; None for a fresh engine.
     """
 
     header: Header
@@ -45,6 +55,16 @@ class Log:
     num_dropped: int = 0
     truncated: bool = False
     path: Path | None = None
+    window: tuple[int, int] | None = None
+    start: dict[str, Any] | None = None
+
+    def by_step(self) -> dict[int, list[Event]]:
+        """The events of every iteration, in order."""
+        steps: dict[int, list[Event]] = {}
+        for event in self.events:
+            if event.step >= 0 and (self.window is None or event.step <= self.window[1]):
+                steps.setdefault(event.step, []).append(event)
+        return steps
 
 
 def read_log(path: Path) -> Log:
@@ -53,29 +73,172 @@ def read_log(path: Path) -> Log:
     Raises:
         LogError: The file is missing, or is no log of this version.
     """
-    try:
-        text, truncated = _read(path)
-    except OSError as error:
-        raise LogError(f"{path}: cannot be read: {error.strerror or error}") from None
-    first, *lines = text.split(b"\n")
-    header = _header(first, path)
-    events: list[Event] = []
-    num_dropped = 0
-    for number, line in enumerate(lines, 2):
-        if not line:
+    reading = _Reading(path)
+    events = list(reading.events())
+    return Log(reading.header, events, reading.num_dropped, reading.truncated, path)
+
+
+def read_window(path: Path, first: int, last: int) -> Log:
+    """Read some iterations of a log, both ends included, and the state before them.
+
+    Args:
+        path: The log.
+        first: First iteration.
+        last: Last iteration; one beyond the end of the log stands for the end.
+
+    Raises:
+        LogError: The file is missing, is no log of this version, or has none of these iterations.
+    """
+    reading = _Reading(path, before=first)
+    state = State(reading.header)
+    inside: list[Event] = []
+    after: list[Event] = []
+    last_step = -1
+    for event in reading.events():
+        if event.step > last + 1:
+            break
+        if event.step > last:
+            after.append(event)
             continue
+        last_step = max(last_step, event.step)
+        if event.step >= first:
+            inside.append(event)
+        elif event.kind == "keyframe" and event.step == reading.keyframe_step:
+            state.load(event.data["state"])
+        else:
+            state.apply(event)
+    if not inside:
+        has = f"this run has 0 to {last_step}" if last_step >= 0 else "the run has no iterations"
+        raise LogError(f"{path}: there is no iteration {first}: {has}")
+    window = (first, min(last, last_step))
+    events = inside + _late_output(after, last)
+    return Log(reading.header, events, reading.num_dropped, reading.truncated, path, window, state.as_dict())
+
+
+def last_iteration(path: Path) -> int:
+    """Number of the last iteration of a log; -1 if it has none.
+
+    Raises:
+        LogError: The file is missing, or is no log of this version.
+    """
+    return max((event.step for event in _Reading(path, before=sys.maxsize).events()), default=-1)
+
+
+def _late_output(after: list[Event], last: int) -> list[Event]:
+    """Of the step behind a window: what the window's last plan has brought, if the run planned ahead."""
+    if not any(event.kind == "update" and event.data["update_of"] <= last for event in after):
+        return []
+    return [event for event in after if event.kind in ("update", "output.text")]
+
+
+class _Reading:
+    """One pass over a log file, from its beginning or from a keyframe.
+
+    Args:
+        path: The file.
+        before: Begin at the last keyframe before this iteration, if the log has an index; None for the beginning.
+
+    Attributes:
+        header: The first line.
+        keyframe_step: Step of the keyframe where the pass begins; None for the beginning.
+        num_dropped: Events that the writer left out; known at the end of the log.
+        truncated: The end of the log is missing.
+
+    Raises:
+        LogError: The file is missing, or is no log of this version.
+    """
+
+    def __init__(self, path: Path, before: int | None = None) -> None:
+        self._path = path
+        self.keyframe_step: int | None = None
+        self.num_dropped = 0
+        self.truncated = True  # until the trailer is read
         try:
-            if line.startswith(b'{"dropped"'):
-                num_dropped = _DROPPED.decode(line).dropped
-            else:
-                events.append(_EVENT.decode(line))
-        except msgspec.DecodeError as error:
-            if number <= len(lines):  # only the very last line has no newline behind it
-                raise LogError(f"{path}, line {number}: not an event: {error}") from None
-            truncated = True
-        if events and events[-1].seq != len(events) - 1:
-            raise LogError(f"{path}, line {number}: event {len(events) - 1} is missing. Record it again.")
-    return Log(header, events, num_dropped, truncated, path)
+            lines = self._lines(0)
+            self.header = _header(next(lines, b""), path)
+            lines.close()
+            self._start = self._keyframe(before) if before is not None and path.suffix != ".gz" else (0, 0)
+        except OSError as error:
+            raise LogError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+    def events(self) -> Iterator[Event]:
+        """The events, in order, up to the end or the cut."""
+        offset, seq = self._start
+        lines = self._lines(offset)
+        number = 1
+        if not offset:
+            next(lines, None)
+        for number, line in enumerate(lines, 2):
+            if line == b"\n":
+                continue
+            try:
+                if line.startswith(_TRAILER_START):
+                    end = _TRAILER.decode(line).end
+                    self.num_dropped, self.truncated = end.dropped, False
+                    self._expect(seq == end.events, number, seq)
+                    return
+                event = _EVENT.decode(line)
+            except msgspec.DecodeError as error:
+                if not line.endswith(b"\n"):  # the very last line: the writer was cut off
+                    return
+                raise LogError(f"{self._path}, {self._place(number)}: not an event: {error}") from None
+            self._expect(event.seq == seq, number, seq)
+            seq += 1
+            yield event
+
+    def _expect(self, is_next: bool, number: int, seq: int) -> None:
+        if not is_next:
+            raise LogError(f"{self._path}, {self._place(number)}: event {seq} is missing. Record it again.")
+
+    def _place(self, number: int) -> str:
+        if self.keyframe_step is None:
+            return f"line {number}"
+        return f"{number - 1} lines after the keyframe of iteration {self.keyframe_step}"
+
+    def _keyframe(self, before: int) -> tuple[int, int]:
+        """Where the last keyframe before an iteration stands: its byte, and the seq of its first event."""
+        found = (0, 0)
+        for step, offset, seq in _index(self._path):
+            if step < before and offset is not None:
+                self.keyframe_step, found = step, (offset, seq)
+        return found
+
+    def _lines(self, offset: int) -> Generator[bytes, None, None]:
+        """Lines with their ends, from a byte on. Only one that was cut off has no end."""
+        with self._path.open("rb") as file:
+            if self._path.suffix != ".gz":
+                file.seek(offset)
+                yield from file
+                return
+            rest = b""
+            for chunk in _decompressed(file, self._path):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield line + b"\n"
+            if rest:
+                yield rest
+
+
+def _index(path: Path) -> list[tuple[int, int | None, int]]:
+    """The trailer's index; empty if the log was cut off."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _CHUNK))
+        last_line = file.read().rstrip(b"\n").rpartition(b"\n")[2]
+    try:
+        return _TRAILER.decode(last_line).end.index
+    except msgspec.DecodeError:
+        return []
+
+
+def _decompressed(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    """The text of a gzip file, as far as it goes. (The gzip module gives nothing of the last part that was cut.)"""
+    decompressor = zlib.decompressobj(wbits=31)
+    while chunk := file.read(_CHUNK):
+        try:
+            yield decompressor.decompress(chunk)
+        except zlib.error as error:
+            raise LogError(f"{path}: not a gzip file: {error}") from None
 
 
 def _header(line: bytes, path: Path) -> Header:
@@ -90,16 +253,3 @@ def _header(line: bytes, path: Path) -> Header:
     if not schema.startswith("minivllm.log/"):
         raise LogError(f"{path}: not a minivllm log, but {schema!r}")
     raise LogError(f"{path}: written as {schema!r}; this version reads {SCHEMA!r}. Record it again with this one.")
-
-
-def _read(path: Path) -> tuple[bytes, bool]:
-    """The file's text, and whether its compression says that something is missing."""
-    raw = path.read_bytes()
-    if path.suffix != ".gz":
-        return raw, False
-    # A plain decompress() would give nothing of a file that was cut off.
-    decompressor = zlib.decompressobj(wbits=31)
-    try:
-        return decompressor.decompress(raw), not decompressor.eof
-    except zlib.error as error:
-        raise LogError(f"{path}: not a gzip file: {error}") from None

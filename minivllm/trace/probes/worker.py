@@ -19,6 +19,7 @@ class WorkerProbes:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
+        self._came: set[str] = set()  # who took a row in this step
 
     def probes(self) -> dict[str, Probe]:
         return {
@@ -28,6 +29,7 @@ class WorkerProbes:
 
     def _rows(self, call: Call) -> None:
         before, now = call.memo, _places(call.args[0])
+        self._came = now.keys() - before.keys()
         if before == now:
             return
         data = {
@@ -41,7 +43,8 @@ class WorkerProbes:
         runner, plan, batch = call.args[0], call.args[1], call.result
         order, places = list(batch.req_ids), batch.places.tolist()
         cached = plan.scheduled_cached_reqs
-        changed = {new.req_id for new in plan.scheduled_new_reqs}
+        # Whoever sat out a step comes back with the blocks that it had: told again, so that no reader has to remember.
+        changed = self._came | {new.req_id for new in plan.scheduled_new_reqs}
         changed.update(i for i, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True) if blocks)
         columns = runner.batch.columns
         table = columns.block_table

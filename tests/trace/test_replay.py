@@ -1,0 +1,120 @@
+"""The state rebuilt from a log is the state that the engine was in, after every step."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from minivllm.scenarios.definition import GO_ON, Piece, Scenario, ScenarioRequest
+from minivllm.scenarios.registry import all_scenarios
+from minivllm.scenarios.replay import workload_from_log
+from minivllm.scenarios.workload import Workload, load_workload
+from minivllm.trace.events import Event
+from minivllm.trace.reader import Log, read_log
+from minivllm.trace.replay import State, states
+from tests.differential.workload_generator import generate_workload
+from tests.trace.live_states import assert_replayed, simulated, traced
+from tests.trace.workloads import mixed_workload
+
+SCENARIOS = {scenario.name: scenario for scenario in all_scenarios()}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_bit_of_everything(is_async: bool, policy: str) -> None:
+    assert_replayed(*simulated(mixed_workload(async_scheduling=is_async, policy=policy)))
+
+
+@given(seed=st.integers(0, 10**6))
+def test_made_up_workloads(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    workload = made_up(tmp_path_factory.mktemp("workload"), seed)
+    assert_replayed(*simulated(workload))
+
+
+@given(seed=st.integers(0, 10**6))
+@example(seed=1)
+def test_drafts_right_and_wrong(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    workload = made_up(tmp_path_factory.mktemp("workload"), seed)
+    rng = random.Random(seed)
+    size = min(workload.vocab_size, 3)  # few enough for a guess to be right now and then
+    arrivals = []
+    for arrival in workload.arrivals:
+        steps = rng.sample(range(arrival.step, arrival.step + 40), 15)
+        drafts = {step: [rng.randrange(size) for _ in range(rng.randint(1, 4))] for step in steps}
+        arrivals.append(replace(arrival, drafts=drafts))
+    assert_replayed(*simulated(replace(workload, arrivals=arrivals, vocab_size=size)))
+
+
+def made_up(folder: Path, seed: int) -> Workload:
+    """A seeded workload: preemptions, aborts, evictions, priorities, shared prefixes, planning ahead or not."""
+    path = folder / "workload.json"
+    path.write_text(json.dumps(generate_workload(seed)))
+    return load_workload(path, "fixed" if seed % 2 else "vllm-0.27.1")
+
+
+@pytest.mark.parametrize("batch", ["slots", "rows"])
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if "multiprocess" not in SCENARIOS[name].engine])
+def test_every_scenario_in_the_real_engine(tiny_model: Path, name: str, is_async: bool, batch: str) -> None:
+    overrides = {"model": str(tiny_model), "async_scheduling": is_async, "batch": batch}
+    assert_replayed(*traced(SCENARIOS[name], overrides))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_recorded_run_planned_again(name: str) -> None:
+    if SCENARIOS[name].log_path.exists():
+        assert_replayed(*simulated(*workload_from_log(read_log(SCENARIOS[name].log_path), "fixed")))
+
+
+def test_a_state_goes_on_from_what_it_was() -> None:
+    log, _ = simulated(mixed_workload())
+    last = max(event.step for event in log.events)
+    whole = {step: state.as_dict() for step, state in states(log)}
+    for step in range(last):
+        start = json.loads(json.dumps(whole[step]))  # as a keyframe has it: the ids of blocks became texts
+        rest = Log(log.header, [event for event in log.events if event.step > step], start=start)
+        assert {step: state.as_dict() for step, state in states(rest)} == {k: whole[k] for k in whole if k > step}
+
+
+def test_every_beginning_of_a_log_can_be_replayed() -> None:
+    log, _ = simulated(mixed_workload(async_scheduling=True))
+    for count in range(len(log.events) + 1):
+        part = Log(log.header, log.events[:count], truncated=True)
+        assert len(list(states(part))) == len({event.step for event in part.events})
+
+
+def test_where_events_were_dropped_the_queues_are_still_known() -> None:
+    log, live = simulated(mixed_workload())
+    ends = [Event(seq, e.step, e.process, e.kind, data=e.data) for seq, e in enumerate(log.events) if e.step > 5]
+    kept = [event for event in log.events if event.step <= 5] + [event for event in ends if event.kind == "step.end"]
+    for step, state in states(Log(log.header, kept, num_dropped=1)):
+        assert state.running == live.by_step[step]["running"]
+
+
+def test_keyframes_change_nothing() -> None:
+    log, _ = simulated(mixed_workload())
+    state = State(log.header)
+    before = state.as_dict()
+    state.apply(Event(0, 0, "engine_core", "keyframe", data={"state": {"running": ["nobody"]}}))
+    assert state.as_dict() == before
+
+
+@pytest.mark.parametrize("batch", ["slots", "rows"])
+def test_a_request_that_sits_out_a_step_comes_back_with_its_blocks(tiny_model: Path, batch: str) -> None:
+    """Drafts of the first one take the whole budget, so the second one is left out, and its row is given to others."""
+    requests = (
+        ScenarioRequest("R0", (Piece(0, 3),), max_tokens=12, sampling=GO_ON, drafts={4: Piece(50, 3), 7: Piece(50, 3)}),
+        ScenarioRequest("R1", (Piece(9, 3),), max_tokens=12, sampling=GO_ON),
+    )
+    engine = {"max_model_len": 64, "block_size": 16, "num_gpu_blocks_override": 9, "max_num_seqs": 2}
+    scenario = Scenario("sits-out", "", "", {**engine, "max_num_batched_tokens": 4, "batch": batch}, requests)
+    log, live = traced(scenario, {"model": str(tiny_model)})
+    plans = {event.step: dict(event.data["scheduled"]) for event in log.events if event.kind == "schedule"}
+    assert plans[4] == {"R0": 4}, "the second one sits out"
+    assert_replayed(log, live)
