@@ -104,7 +104,7 @@ class GPUModelRunner:
         tokens, scores = self.sampler.forward(logits, metadata)
         chunks = prompt_chunks(batch, columns)
         prompt_logprobs = self.prompt_logprobs_worker.compute(chunks, hidden, self.model.compute_logits)
-        sampled = self.bookkeeping(batch, tokens.tolist())
+        sampled = self.bookkeeping(batch, self.to_host(tokens))
         return ModelRunnerOutput(
             batch.req_ids,
             {req_id: i for i, req_id in enumerate(batch.req_ids)},
@@ -141,6 +141,12 @@ class GPUModelRunner:
             self.attention,
             self.attention.prepare(metadata, self._device, self._dtype),
         )
+
+    @on_map("wait for the device", vllm=f"{_V1}._to_list", plane="data", process="worker")
+    def to_host(self, tokens: torch.Tensor) -> list[int]:
+        """Fetch the sampled tokens, (logits rows,): the one place in a step where the CPU waits for the device."""
+        token_ids: list[int] = tokens.tolist()
+        return token_ids
 
     @on_map("keep the new tokens", vllm=f"{_V1}._bookkeeping_sync", plane="data", process="worker")
     def bookkeeping(self, batch: PreparedBatch, tokens: list[int]) -> list[list[int]]:
