@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minivllm.engine.arg_utils import EngineArgs
+    from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
     from minivllm.engine.async_llm import AsyncLLM
     from minivllm.engine.input_processor import TextPrompt, TokensPrompt
     from minivllm.engine.llm_engine import LLMEngine
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "LLM",
+    "AsyncEngineArgs",
     "AsyncLLM",
     "CompletionOutput",
     "EngineArgs",
@@ -30,6 +31,7 @@ __all__ = [
 # Names are imported on first use, so that `import minivllm` costs nothing and never imports torch.
 _HOME = {
     "LLM": "minivllm.entrypoints.llm",
+    "AsyncEngineArgs": "minivllm.engine.arg_utils",
     "AsyncLLM": "minivllm.engine.async_llm",
     "CompletionOutput": "minivllm.outputs",
     "EngineArgs": "minivllm.engine.arg_utils",

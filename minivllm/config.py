@@ -95,6 +95,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
         kv_cache_memory_bytes: Memory for the KV cache when num_gpu_blocks is None; None is the worker's default.
         hash_seed: Start of every hash chain; None draws one at random, so that equal prefixes of two engines do not
             share hashes and a stranger cannot craft a collision.
+        gpu_memory_utilization: Share of the device's whole memory, in (0, 1], that everything on it may take together
+            with the KV cache, when neither of the above says how large that is; None leaves more to others.
     """
 
     block_size: int = 16
@@ -102,6 +104,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     kv_cache_memory_bytes: int | None = None
     hash_seed: bytes | None = None
+    gpu_memory_utilization: float | None = None
 
     def __post_init__(self) -> None:
         _at_least("block_size", self.block_size, 1)
@@ -109,6 +112,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
             _at_least("num_gpu_blocks", self.num_gpu_blocks, 2)
         if self.kv_cache_memory_bytes is not None:
             _at_least("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1)
+        if self.gpu_memory_utilization is not None and not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ValueError(f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}")
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):

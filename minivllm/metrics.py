@@ -178,9 +178,9 @@ class EngineMetrics:
         return histogram.labels(**self._labels)
 
 
-def make_metrics(vllm_config: VllmConfig) -> EngineMetrics:
-    """The metrics of an engine with these settings."""
-    return EngineMetrics(vllm_config.model_config.model, vllm_config.scheduler_config.max_model_len)
+def make_metrics(vllm_config: VllmConfig, model_name: str | None = None) -> EngineMetrics:
+    """The metrics of an engine with these settings; the model can have another name in them."""
+    return EngineMetrics(model_name or vllm_config.model_config.model, vllm_config.scheduler_config.max_model_len)
 
 
 def _buckets_1_2_5(largest: int) -> list[int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import difflib
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 
@@ -16,17 +18,24 @@ from minivllm.config import (
     SchedulerPolicy,
     VllmConfig,
 )
+from minivllm.engine.fixed_args import FixedArgs
 
 DEFAULT_MODEL = "stories-5m"
 _DEFAULT_BATCHED_TOKENS = 2048
+# vLLM's other names of number formats.
+_DTYPES = {"float": "float32", "half": "float16"}
+
+_Parser = TypeVar("_Parser", bound=argparse._ActionsContainer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineArgs:
+@dataclass(frozen=True, kw_only=True)
+class EngineArgs(FixedArgs):
     """Everything that `LLM(...)` accepts, with vLLM's names. What each means stands in minivllm/config.py.
 
     None means: derived from the model or from other settings. `multiprocess` gives the engine core its own process.
-    `disable_log_stats` keeps no metrics.
+    `disable_log_stats` keeps no metrics. `enforce_eager=False` asks for CUDA graphs where a device has them; a CPU has
+    none. `generation_config="vllm"` leaves out what the model's files recommend of sampling, and
+    `override_generation_config` goes before it. `served_model_name` is the model's name in metrics.
     """
 
     model: str = DEFAULT_MODEL
@@ -58,13 +67,29 @@ class EngineArgs:
     disable_log_stats: bool = False
     enforce_eager: bool = True
     multiprocess: bool = False
+    gpu_memory_utilization: float | None = None
+    generation_config: Literal["auto", "vllm"] = "auto"
+    override_generation_config: dict[str, Any] | None = None
+    served_model_name: str | None = None
+
+    def __post_init__(self) -> None:
+        self.check_fixed()
 
     @classmethod
     def from_kwargs(cls, **kwargs: Any) -> EngineArgs:
-        """Like the constructor, but an unknown name or a value of a wrong type is told with what would be right."""
+        """Like the constructor, but None means the default for every argument, as in vLLM, and an unknown name or a
+        value of a wrong type is told with what would be right."""
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(kwargs) - known):
-            raise TypeError(f"unknown engine argument {unknown[0]!r}; known are {', '.join(sorted(known))}")
+            close = difflib.get_close_matches(unknown[0], known, 1)
+            raise TypeError(
+                f"unknown engine argument {unknown[0]!r}; "
+                + (f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(_own_names()))}")
+            )
+        kwargs = {name: value for name, value in kwargs.items() if value is not None}
+        if "dtype" in kwargs:
+            name = str(kwargs["dtype"]).removeprefix("torch.")  # torch's own objects, too
+            kwargs["dtype"] = _DTYPES.get(name, name)
         try:
             return msgspec.convert(kwargs, cls)
         except msgspec.ValidationError as error:
@@ -72,6 +97,26 @@ class EngineArgs:
             if what.startswith("Expected"):
                 raise TypeError(f"engine argument {place.rstrip('`')}: {what[0].lower()}{what[1:]}") from None
             return cls(**kwargs)  # a wrong word: config.py lists the right ones
+
+    @staticmethod
+    def add_cli_args(parser: _Parser) -> _Parser:
+        """Give a parser (or a group of one) an option for every argument, with vLLM's names."""
+        from minivllm.utils.argparse_utils import add_option
+
+        hints = get_type_hints(EngineArgs)
+        for argument in fields(EngineArgs):
+            add_option(parser, argument, hints[argument.name])
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> EngineArgs:
+        """The arguments among what a parser read; what else it read is left alone.
+
+        Raises:
+            TypeError, ValueError: See `from_kwargs`.
+        """
+        names = [argument.name for argument in fields(cls) if hasattr(args, argument.name)]
+        return cls.from_kwargs(**{name: getattr(args, name) for name in names})
 
     def resolve_engine_config(self) -> VllmConfig:
         """Read from the model's files what it was made for, and check everything together. No weights are read.
@@ -100,7 +145,7 @@ class EngineArgs:
         Raises:
             ValueError: Settings that contradict each other or the model.
         """
-        if not self.enforce_eager:
+        if not self.enforce_eager and self.device == "cuda":
             raise ValueError("enforce_eager=False asks for CUDA graphs, which are not here yet: leave it out")
         max_model_len = self.max_model_len if self.max_model_len is not None else max_position_embeddings
         if max_model_len > max_position_embeddings:
@@ -130,6 +175,7 @@ class EngineArgs:
                 enable_prefix_caching=self.enable_prefix_caching,
                 kv_cache_memory_bytes=self.kv_cache_memory_bytes,
                 hash_seed=self.prefix_caching_hash_seed,
+                gpu_memory_utilization=self.gpu_memory_utilization,
             ),
             scheduler_config=SchedulerConfig(
                 max_num_seqs=self.max_num_seqs,
@@ -146,6 +192,10 @@ class EngineArgs:
             attention_backend=self.attention_backend,
             stream_interval=self.stream_interval,
         )
+
+
+def _own_names() -> set[str]:
+    return {argument.name for argument in fields(EngineArgs)} - {argument.name for argument in fields(FixedArgs)}
 
 
 # vLLM has a class of its own for its asynchronous engine; here both engines take the same.

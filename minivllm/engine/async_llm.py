@@ -28,6 +28,7 @@ from minivllm.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from minivllm.metrics import EngineMetrics
+    from minivllm.metrics_reader import Metric
 
 # Outputs that are processed before other tasks get their turn: one step may bring hundreds.
 _CHUNK_SIZE = 128
@@ -42,7 +43,7 @@ class AsyncCoreClient(Protocol):
 
     async def get_output_async(self) -> EngineCoreOutputs: ...
 
-    async def reset_prefix_cache_async(self) -> bool: ...
+    async def reset_prefix_cache_async(self, reset_running_requests: bool = False) -> bool: ...
 
     def shutdown(self) -> None: ...
 
@@ -100,7 +101,7 @@ class AsyncLLM:
         from minivllm.tokenizer import load_tokenizer
 
         vllm_config = args.resolve_engine_config()
-        metrics = None if args.disable_log_stats else make_metrics(vllm_config)
+        metrics = None if args.disable_log_stats else make_metrics(vllm_config, args.served_model_name)
         own = Path(args.tokenizer) if args.tokenizer else find_model(args.model).path
         tokenizer = None if args.skip_tokenizer_init else load_tokenizer(own)
         client = AsyncMPClient(vllm_config)
@@ -222,9 +223,22 @@ class AsyncLLM:
         self.dead_error = error
         self.output_processor.propagate_error(error)
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False if requests still hold blocks."""
-        return await self.client.reset_prefix_cache_async()
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; False if requests still hold blocks. Those that run can be preempted for it."""
+        return await self.client.reset_prefix_cache_async(reset_running_requests)
+
+    async def check_health(self) -> None:
+        """Raise the EngineDeadError that ended the engine, if one has."""
+        if self.dead_error is not None:
+            raise self.dead_error
+
+    def get_metrics(self) -> list[Metric]:
+        """Every metric as it is now. Raises ValueError if none are kept (`disable_log_stats`)."""
+        if self.metrics is None:
+            raise ValueError("no metrics are kept: disable_log_stats is True")
+        from minivllm.metrics_reader import get_metrics_snapshot
+
+        return get_metrics_snapshot(self.metrics.registry)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer. Raises ValueError if it has none."""

@@ -146,9 +146,9 @@ class EngineCore:
         while self.aborts_queue:
             self.abort_requests(self.aborts_queue.popleft())
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False if requests still hold blocks."""
-        return self.scheduler.reset_prefix_cache()
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; False if requests still hold blocks. Those that run can be preempted for it."""
+        return self.scheduler.reset_prefix_cache(reset_running_requests)
 
     def shutdown(self) -> None:
         """Release the executor."""

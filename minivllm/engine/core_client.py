@@ -19,7 +19,7 @@ from minivllm.engine.core import EngineCore
 from minivllm.engine.core_launch import CoreEngineProcManager
 from minivllm.engine.exceptions import EngineDeadError
 from minivllm.engine.mailbox import Mailbox
-from minivllm.engine.wire import AbortRequests, UtilityCall
+from minivllm.engine.wire import AbortRequests, TraceSettings, UtilityCall
 from minivllm.sourcemap.registry import on_map
 
 
@@ -42,8 +42,8 @@ class EngineCoreClient(Protocol):
         """What came next. In this process: runs one step, None if it brought nothing. Else: waits for a message."""
         ...
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False if requests still hold blocks."""
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; False if requests still hold blocks. Those that run can be preempted for it."""
         ...
 
     def shutdown(self) -> None:
@@ -70,8 +70,8 @@ class InprocClient:
     def get_output(self) -> EngineCoreOutputs | None:
         return self.engine_core.step()
 
-    def reset_prefix_cache(self) -> bool:
-        return self.engine_core.reset_prefix_cache()
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        return self.engine_core.reset_prefix_cache(reset_running_requests)
 
     def shutdown(self) -> None:
         self.engine_core.shutdown()
@@ -82,6 +82,7 @@ class MPClient:
 
     Args:
         vllm_config: Settings; the core's process fills in the number of KV blocks.
+        trace: What the core's process is to record of itself; None for nothing.
 
     Attributes:
         vllm_config: The settings, the number of KV blocks included.
@@ -94,9 +95,9 @@ class MPClient:
         EngineDeadError: The process ended, or did not get ready in time.
     """
 
-    def __init__(self, vllm_config: VllmConfig) -> None:
+    def __init__(self, vllm_config: VllmConfig, trace: TraceSettings | None = None) -> None:
         self._mailbox = Mailbox()
-        self._core = CoreEngineProcManager(vllm_config, self._mailbox.put)
+        self._core = CoreEngineProcManager(vllm_config, self._mailbox.put, trace)
         # Also when this object is forgotten, and when the interpreter ends.
         self._finalizer = weakref.finalize(self, self._core.close)
         ready = self._core.ready
@@ -128,8 +129,8 @@ class MPClient:
 class SyncMPClient(MPClient):
     """Implements `EngineCoreClient` for a core in its own process; for one thread."""
 
-    def __init__(self, vllm_config: VllmConfig) -> None:
-        super().__init__(vllm_config)
+    def __init__(self, vllm_config: VllmConfig, trace: TraceSettings | None = None) -> None:
+        super().__init__(vllm_config, trace)
         # Who still waits for output: without anybody, waiting for a message would never end.
         self._request_ids: set[str] = set()
 
@@ -151,8 +152,8 @@ class SyncMPClient(MPClient):
         self._request_ids.difference_update(o.request_id for o in outputs.outputs if o.finish_reason is not None)
         return outputs
 
-    def reset_prefix_cache(self) -> bool:
-        return bool(self._call("reset_prefix_cache").result())
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        return bool(self._call("reset_prefix_cache", reset_running_requests).result())
 
 
 class AsyncMPClient(MPClient):
@@ -189,6 +190,6 @@ class AsyncMPClient(MPClient):
         """
         return await self._mailbox.get_async()
 
-    async def reset_prefix_cache_async(self) -> bool:
-        """Forget all cached prefixes; False if requests still hold blocks."""
-        return bool(await asyncio.wrap_future(self._call("reset_prefix_cache")))
+    async def reset_prefix_cache_async(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; False if requests still hold blocks. Those that run can be preempted for it."""
+        return bool(await asyncio.wrap_future(self._call("reset_prefix_cache", reset_running_requests)))

@@ -28,6 +28,7 @@ from minivllm.engine.wire import (
     EngineCoreReadyResponse,
     FromCore,
     ToCore,
+    TraceSettings,
     UtilityOutput,
     decode_from_core,
     encode,
@@ -58,6 +59,7 @@ class CoreEngineProcManager:
         vllm_config: Settings; the number of KV blocks may be open.
         deliver: Gets what the core sends, in the order of sending, and at last the reason why nothing more comes.
             Called by the listener thread; must not hold whoever owns this object.
+        trace: What the process is to record of itself; None for nothing.
 
     Attributes:
         folder: Where the sockets are; gone with the process.
@@ -69,7 +71,7 @@ class CoreEngineProcManager:
         EngineDeadError: The process ended, or did not get ready in time.
     """
 
-    def __init__(self, vllm_config: VllmConfig, deliver: Deliver) -> None:
+    def __init__(self, vllm_config: VllmConfig, deliver: Deliver, trace: TraceSettings | None = None) -> None:
         self._deliver = deliver
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
@@ -85,7 +87,7 @@ class CoreEngineProcManager:
             self.folder = make_socket_folder()
             self._output.bind(output_address(self.folder))
             with _sigint_blocked():
-                self.process = spawn(CoreStart(vllm_config, self.folder, os.getpid()))
+                self.process = spawn(CoreStart(vllm_config, self.folder, os.getpid(), trace))
             self.ready = self._wait_until_ready()
             # Not earlier: it has its address by now. From here on sending never waits.
             self._input.set_hwm(0)

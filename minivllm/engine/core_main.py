@@ -14,20 +14,27 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 import zmq
 
+from minivllm.config import VllmConfig
 from minivllm.engine.core_proc import EngineCoreProc
 from minivllm.engine.wire import (
     CoreStart,
     EngineCoreFailure,
     EngineCoreReadyResponse,
     FromCore,
+    TraceSettings,
     decode_start,
     encode,
     output_address,
 )
+from minivllm.executor.base import Executor
+
+MakeCore = Callable[[VllmConfig, Executor, str], EngineCoreProc]
 
 # How often the process looks whether its frontend is still there.
 _PARENT_CHECK_S = 0.25
@@ -43,10 +50,11 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, args=(start,), daemon=True).start()
     is_loaded = False
     try:
-        core, ready = _load(start)
-        is_loaded = True
-        core.output_queue.put(ready)
-        core.run_busy_loop()
+        with _recorded(start.trace) as make_core:
+            core, ready = _load(start, make_core)
+            is_loaded = True
+            core.output_queue.put(ready)
+            core.run_busy_loop()
     except Exception as error:
         if is_loaded or not isinstance(error, _EXPECTED):
             traceback.print_exc()
@@ -57,7 +65,16 @@ def main() -> None:
     os._exit(1)
 
 
-def _load(start: CoreStart) -> tuple[EngineCoreProc, EngineCoreReadyResponse]:
+def _recorded(trace: TraceSettings | None) -> AbstractContextManager[MakeCore]:
+    """A block in which this process is traced, if it is to be; gives what makes the core."""
+    if trace is None:
+        return nullcontext(EngineCoreProc)
+    from minivllm.scenarios.core_process import recorded_core
+
+    return recorded_core(trace)
+
+
+def _load(start: CoreStart, make_core: MakeCore) -> tuple[EngineCoreProc, EngineCoreReadyResponse]:
     # Here, so that a torch that cannot be imported is told like every other reason not to start.
     from minivllm.executor.uniproc import UniProcExecutor
 
@@ -69,7 +86,7 @@ def _load(start: CoreStart) -> tuple[EngineCoreProc, EngineCoreReadyResponse]:
     ready = EngineCoreReadyResponse(
         executor.num_gpu_blocks, worker.vocab_size, worker.eos_token_ids, worker.max_position_embeddings
     )
-    return EngineCoreProc(vllm_config, executor, start.folder), ready
+    return make_core(vllm_config, executor, start.folder), ready
 
 
 def _send(folder: str, message: FromCore) -> None:

@@ -35,12 +35,31 @@ class TokensPrompt(TypedDict):
     cache_salt: NotRequired[str]
 
 
-Prompt = str | TextPrompt | TokensPrompt
+Prompt = str | Sequence[int] | TextPrompt | TokensPrompt
 
 
 def prompt_text(prompt: Prompt) -> str | None:
     """A prompt as text, if it is known as text."""
-    return prompt if isinstance(prompt, str) else prompt.get("prompt")
+    if isinstance(prompt, dict):
+        return prompt.get("prompt")
+    return prompt if isinstance(prompt, str) else None
+
+
+def prompt_to_seq(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or several, as a list of them; a list of whole numbers is one prompt of token ids.
+
+    Upstream: vllm/renderers/inputs/preprocess.py::prompt_to_seq.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if isinstance(prompts, str | dict):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise ValueError(f"prompts is one prompt or a list of them, got {type(prompts).__name__}")
+    if prompts and all(isinstance(entry, int) and not isinstance(entry, bool) for entry in prompts):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
 
 
 def assign_request_id(request: EngineCoreRequest) -> EngineCoreRequest:
@@ -117,14 +136,17 @@ class InputProcessor:
             sampling_completion.complete(params, room, self.tokenizer, self.vocab_size, self.eos_token_ids),
             arrival_time=arrival_time,
             priority=priority,
-            cache_salt=cache_salt if isinstance(prompt, str) else prompt.get("cache_salt", cache_salt),
+            cache_salt=prompt.get("cache_salt", cache_salt) if isinstance(prompt, dict) else cache_salt,
         )
 
     def _tokenize(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             prompt = {"prompt": prompt}
+        elif isinstance(prompt, list | tuple):
+            prompt = {"prompt_token_ids": prompt}
         elif not isinstance(prompt, dict):
             raise ValueError(f"a prompt is text or {{'prompt_token_ids': [...]}}, got {type(prompt).__name__}")
+        prompt = {name: value for name, value in prompt.items() if value is not None}  # type: ignore[assignment]
         if unknown := set(prompt) - {"prompt", "prompt_token_ids", "cache_salt"}:
             raise ValueError(
                 f"a prompt has no {sorted(map(str, unknown))[0]!r}; known are prompt, prompt_token_ids and cache_salt"

@@ -24,6 +24,7 @@ from minivllm.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from minivllm.metrics import EngineMetrics
+    from minivllm.metrics_reader import Metric
 
 
 class LLMEngine:
@@ -69,7 +70,7 @@ class LLMEngine:
         from minivllm.tokenizer import load_tokenizer
 
         vllm_config = args.resolve_engine_config()
-        metrics = None if args.disable_log_stats else make_metrics(vllm_config)
+        metrics = None if args.disable_log_stats else make_metrics(vllm_config, args.served_model_name)
         own = Path(args.tokenizer) if args.tokenizer else find_model(args.model).path
         tokenizer = None if args.skip_tokenizer_init else load_tokenizer(own)
         if args.multiprocess:
@@ -142,6 +143,10 @@ class LLMEngine:
     def has_unfinished_requests(self) -> bool:
         return bool(self.output_processor.request_states)
 
+    def get_num_unfinished_requests(self) -> int:
+        """Requests that go on; each completion of several counts."""
+        return len(self.output_processor.request_states)
+
     @on_map("frontend step", vllm="vllm/v1/engine/llm_engine.py::LLMEngine.step", process="frontend")
     def step(self) -> list[RequestOutput]:
         """Advance by one step, and return what callers are to be told.
@@ -159,9 +164,27 @@ class LLMEngine:
             self.client.abort_requests(processed.reqs_to_abort)
         return processed.request_outputs
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False if requests still hold blocks."""
-        return self.client.reset_prefix_cache()
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; False if requests still hold blocks.
+
+        Args:
+            reset_running_requests: Preempt those that run, so that nobody holds any; what they had put out stays.
+        """
+        return self.client.reset_prefix_cache(reset_running_requests)
+
+    def get_metrics(self) -> list[Metric]:
+        """Every metric as it is now. Raises ValueError if none are kept (`disable_log_stats`)."""
+        if self.metrics is None:
+            raise ValueError("no metrics are kept: disable_log_stats is True")
+        from minivllm.metrics_reader import get_metrics_snapshot
+
+        return get_metrics_snapshot(self.metrics.registry)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer. Raises ValueError if it has none."""
+        if self.tokenizer is None:
+            raise ValueError("this model has no tokenizer")
+        return self.tokenizer
 
     def shutdown(self) -> None:
         """Release the model. Idempotent."""

@@ -16,6 +16,23 @@ import msgspec
 
 from minivllm.config import VllmConfig
 from minivllm.core.messages import EngineCoreOutputs, EngineCoreRequest
+from minivllm.sourcemap.registry import on_map
+
+
+class TraceSettings(msgspec.Struct, frozen=True):
+    """What a core's process is to record of itself.
+
+    Attributes:
+        path: File for its part of the log.
+        level: See `minivllm.trace.events.Header`.
+        pinned: Hold requests until the frontend says at which steps they come, and wait for it after every output.
+        check: Check the scheduler's invariants after every step (pinned only).
+    """
+
+    path: str
+    level: str = "step"
+    pinned: bool = False
+    check: bool = False
 
 
 class CoreStart(msgspec.Struct, frozen=True):
@@ -25,11 +42,13 @@ class CoreStart(msgspec.Struct, frozen=True):
         vllm_config: Settings; the number of KV blocks may be open.
         folder: Where the sockets are.
         parent_pid: Whose end is its own end.
+        trace: What to record; None for nothing.
     """
 
     vllm_config: VllmConfig
     folder: str
     parent_pid: int
+    trace: TraceSettings | None = None
 
 
 class AbortRequests(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
@@ -100,6 +119,7 @@ _from_core = msgspec.msgpack.Decoder(FromCore)
 _start = msgspec.msgpack.Decoder(CoreStart)
 
 
+@on_map("encode a message", vllm="vllm/v1/serial_utils.py::MsgpackEncoder.encode")
 def encode(message: ToCore | FromCore | CoreStart) -> bytes:
     """Write a message.
 
@@ -112,11 +132,15 @@ def encode(message: ToCore | FromCore | CoreStart) -> bytes:
         raise ValueError(f"{type(message).__name__} cannot be sent to another process: {error}") from None
 
 
+@on_map("decode a message to the core", vllm="vllm/v1/serial_utils.py::MsgpackDecoder.decode")
 def decode_to_core(frame: bytes) -> ToCore:
     """Read what a frontend sent."""
     return _to_core.decode(frame)
 
 
+@on_map(
+    "decode a message from the core", vllm="vllm/v1/serial_utils.py::MsgpackDecoder.decode", process="frontend"
+)
 def decode_from_core(frame: bytes) -> FromCore:
     """Read what a core sent."""
     return _from_core.decode(frame)

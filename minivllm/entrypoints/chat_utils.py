@@ -6,6 +6,7 @@ Upstream: vllm/entrypoints/chat_utils.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from minivllm.engine.input_processor import TokensPrompt
@@ -14,6 +15,23 @@ from minivllm.sourcemap.registry import on_map
 from minivllm.tokenizer import Tokenizer
 
 Message = dict[str, Any]
+
+
+def load_chat_template(chat_template: str | Path | None) -> str | None:
+    """The source of a template that is given as itself, or by the name of its file.
+
+    Upstream: vllm/entrypoints/chat_utils.py::load_chat_template.
+
+    Raises:
+        ValueError: It looks like a file's name, and there is no such file, or none of text.
+    """
+    if chat_template is None or (isinstance(chat_template, str) and set("{}\n") & set(chat_template)):
+        return chat_template
+    try:
+        return Path(chat_template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not a text in UTF-8"
+        raise ValueError(f"chat_template {str(chat_template)!r} is neither Jinja source nor a file: {why}") from None
 
 
 @on_map("chat to prompt", vllm="vllm/renderers/hf.py::safe_apply_chat_template", process="frontend")

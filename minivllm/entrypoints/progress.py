@@ -4,10 +4,44 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import Any, Protocol
 
 _WIDTH = 24
 _SECONDS_BETWEEN = 0.1
+
+
+class CanAdvance(Protocol):
+    """What tells how far work is."""
+
+    def advance(self, num_tokens: int) -> None: ...
+
+
+def make_progress(what: str, total: int, use_tqdm: bool | Callable[..., Any]) -> AbstractContextManager[CanAdvance]:
+    """The line of this module, none, or a bar of the caller's making (`tqdm.tqdm`, or a partial of it)."""
+    if isinstance(use_tqdm, bool):
+        return Progress(what, total, enabled=use_tqdm)
+    if not callable(use_tqdm):
+        raise ValueError(f"use_tqdm must be True, False or a function that makes a bar, got {use_tqdm!r}")
+    return _ForeignBar(use_tqdm(total=total, desc=f"Processed {what}"))
+
+
+class _ForeignBar:
+    """A bar with tqdm's methods."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+
+    def advance(self, num_tokens: int) -> None:
+        self._bar.update(1)
+
+    def __enter__(self) -> _ForeignBar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
 
 
 class Progress:

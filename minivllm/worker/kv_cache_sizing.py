@@ -62,8 +62,7 @@ def size_kv_cache(
         memory, reason = cache.kv_cache_memory_bytes, f"kv_cache_memory_bytes is {mib(cache.kv_cache_memory_bytes)}"
         num_blocks = memory // bytes_per_block
     else:
-        share = _CPU_SHARE if device.type == "cpu" else _GPU_SHARE
-        memory, reason = int(free_memory(device) * share), f"{share:.0%} of the free memory"
+        memory, reason = _share_of_memory(cache.gpu_memory_utilization, device)
         num_blocks = memory // bytes_per_block
         usable = limits.max_num_seqs * blocks_per_sequence + _NULL_BLOCKS
         if usable < num_blocks:
@@ -74,9 +73,21 @@ def size_kv_cache(
         raise ValueError(
             f"one sequence of max_model_len {limits.max_model_len} needs {least} KV blocks "
             f"({mib(least * bytes_per_block)}), and {mib(memory)} ({reason}) hold {num_blocks}: "
-            f"{mib(least * bytes_per_block - memory)} are missing; lower max_model_len or raise kv_cache_memory_bytes"
+            f"{mib(least * bytes_per_block - memory)} are missing; lower max_model_len or raise "
+            f"{'kv_cache_memory_bytes' if cache.gpu_memory_utilization is None else 'gpu_memory_utilization'}"
         )
     return _report(num_blocks, cache.block_size, bytes_per_block, reason)
+
+
+def _share_of_memory(utilization: float | None, device: torch.device) -> tuple[int, str]:
+    """Bytes for the KV cache, and why so many."""
+    if utilization is None:
+        share = _CPU_SHARE if device.type == "cpu" else _GPU_SHARE
+        return int(free_memory(device) * share), f"{share:.0%} of the free memory"
+    total = total_memory(device)
+    taken = total - free_memory(device)
+    reason = f"gpu_memory_utilization is {utilization:g}: that share of {mib(total)}, less {mib(taken)} in use"
+    return max(0, int(total * utilization) - taken), reason
 
 
 def bytes_per_kv_block(model: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
@@ -89,11 +100,22 @@ def free_memory(device: torch.device) -> int:
     """Bytes that are free on a device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    return _meminfo("MemAvailable") or total_memory(device) // 2
+
+
+def total_memory(device: torch.device) -> int:
+    """Bytes that a device has."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _meminfo(name: str) -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)
 
 
 def _report(num_blocks: int, block_size: int, bytes_per_block: int, reason: str) -> KVCacheSizing:

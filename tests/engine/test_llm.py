@@ -200,9 +200,9 @@ def test_contradictory_settings_are_refused_before_anything_is_loaded(
 
 def test_an_unknown_setting_is_told_with_the_known_ones(tiny_model: Path) -> None:
     with pytest.raises(
-        TypeError, match="unknown engine argument 'gpu_memory'; known are async_scheduling, attention_backend"
+        TypeError, match="unknown engine argument 'swap_space'; known are async_scheduling, attention_backend"
     ):
-        LLM(model=str(tiny_model), gpu_memory=0.9)
+        LLM(model=str(tiny_model), swap_space=0.9)
 
 
 def test_an_unknown_model_is_told_with_the_known_names() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -14,7 +16,7 @@ MODEL = DecoderConfig("LlamaForCausalLM", 100, 64, 96, 2, 4, 2, 16, 512, 1e-6, R
 BYTES_PER_BLOCK = 2 * 2 * 16 * 2 * 16 * 4  # key and value, layers, tokens, KV heads, head size, float32
 
 
-def size(*, max_num_seqs: int = 4, max_model_len: int = 160, **cache: int) -> KVCacheSizing:
+def size(*, max_num_seqs: int = 4, max_model_len: int = 160, **cache: Any) -> KVCacheSizing:
     config = VllmConfig(
         model_config=ModelConfig(model="any"),
         cache_config=CacheConfig(**cache),
@@ -43,6 +45,19 @@ def test_the_default_is_a_share_of_the_free_memory(monkeypatch: pytest.MonkeyPat
     assert sizing.reason == "25% of the free memory"
 
 
+def test_a_share_of_the_whole_memory_counts_what_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache_sizing, "total_memory", lambda device: 100 * BYTES_PER_BLOCK)
+    monkeypatch.setattr(kv_cache_sizing, "free_memory", lambda device: 70 * BYTES_PER_BLOCK)
+    sizing = size(gpu_memory_utilization=0.5)
+    assert sizing.num_blocks == 50 - 30
+    assert "gpu_memory_utilization is 0.5" in sizing.reason
+    assert size(gpu_memory_utilization=1.0).num_blocks == 41, "no more than the limits can use"
+    with pytest.raises(ValueError, match=r"hold 0: .* raise gpu_memory_utilization"):
+        size(gpu_memory_utilization=0.2)
+    with pytest.raises(ValueError, match=r"gpu_memory_utilization must be in \(0, 1\], got 1.5"):
+        size(gpu_memory_utilization=1.5)
+
+
 def test_a_set_number_of_blocks_is_taken() -> None:
     assert size(num_gpu_blocks=3).num_blocks == 3
 
@@ -58,4 +73,5 @@ def test_memory_for_less_than_one_sequence_is_refused_with_what_is_missing() -> 
 
 
 def test_free_memory_is_something() -> None:
-    assert kv_cache_sizing.free_memory(torch.device("cpu")) > 2**20
+    cpu = torch.device("cpu")
+    assert 2**20 < kv_cache_sizing.free_memory(cpu) < kv_cache_sizing.total_memory(cpu)

@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minivllm.entrypoints.cli.common import ModelOption, check_text, examples, for_screen, note
+from minivllm.entrypoints.cli.engine_options import (
+    AsyncSchedulingOption,
+    DtypeOption,
+    LoadFormatOption,
+    MultiprocessOption,
+    engine_settings,
+)
 from minivllm.entrypoints.cli.errors import INTERRUPTED, fail, say, user_errors
 from minivllm.entrypoints.cli.generate import read_sampling, read_stdin
 
@@ -41,6 +48,10 @@ def chat(
     max_model_len: Annotated[
         int | None, typer.Option(min=1, help="Longest conversation; default: the model's.")
     ] = None,
+    load_format: LoadFormatOption = "auto",
+    dtype: DtypeOption = "auto",
+    multiprocess: MultiprocessOption = False,
+    async_scheduling: AsyncSchedulingOption = False,
 ) -> None:
     """Talk with a model; answers appear as they are generated."""
     from minivllm.engine.arg_utils import DEFAULT_MODEL, EngineArgs
@@ -57,7 +68,8 @@ def chat(
     for text, where in ((message, "the message"), (system, "--system")):
         if text is not None:
             check_text(text, where)
-    engine = LLMEngine.from_engine_args(EngineArgs(model=model, max_model_len=max_model_len))
+    settings = engine_settings(load_format, dtype, multiprocess, async_scheduling, max_model_len)
+    engine = LLMEngine.from_engine_args(EngineArgs.from_kwargs(model=model, **settings))
     session = Session(engine, params, system)
     if message is None:
         _converse(session)

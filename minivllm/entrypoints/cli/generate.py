@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from minivllm.entrypoints.cli.common import ModelOption, check_text, examples, for_screen, name_option, note
+from minivllm.entrypoints.cli.engine_options import (
+    AsyncSchedulingOption,
+    DtypeOption,
+    LoadFormatOption,
+    MultiprocessOption,
+    engine_settings,
+)
 from minivllm.entrypoints.cli.errors import user_errors
 from minivllm.sampling_params import INTERNAL_FIELDS, SamplingParams
 
@@ -51,6 +58,10 @@ def generate(
     temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy, the default here.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the draws.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Longest sequence; default: the model's.")] = None,
+    load_format: LoadFormatOption = "auto",
+    dtype: DtypeOption = "auto",
+    multiprocess: MultiprocessOption = False,
+    async_scheduling: AsyncSchedulingOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line a prompt.")] = False,
 ) -> None:
     """Generate a completion for each prompt."""
@@ -63,7 +74,8 @@ def generate(
     from minivllm.engine.arg_utils import DEFAULT_MODEL
     from minivllm.entrypoints.llm import LLM
 
-    llm = LLM(model=model or DEFAULT_MODEL, **({} if max_model_len is None else {"max_model_len": max_model_len}))
+    settings = engine_settings(load_format, dtype, multiprocess, async_scheduling, max_model_len)
+    llm = LLM(model=model or DEFAULT_MODEL, **settings)
     all_prompts = [prompt for prompt, _ in asked]
     for prompt, where in asked:
         _check_prompt(llm, prompt, where)

@@ -1,0 +1,1 @@
+"""Names of vllm/v1/metrics."""
