@@ -5,11 +5,21 @@ Triton has wheels for Linux only, and a CPU has no use for it, so its absence mu
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-__all__ = ["HAS_TRITON", "KernelWithoutTriton", "TritonMissingError", "cdiv", "jit", "tl"]
+__all__ = [
+    "HAS_TRITON",
+    "INTERPRETED",
+    "KernelWithoutTriton",
+    "TritonMissingError",
+    "cdiv",
+    "jit",
+    "next_power_of_2",
+    "tl",
+]
 
 
 class TritonMissingError(ImportError):
@@ -34,14 +44,33 @@ class KernelWithoutTriton:
         )
 
 
+def _let_the_interpreter_count() -> None:
+    """Let a loaded number be a bound of `range` in Triton's interpreter.
+
+    It keeps such a number as an array of one element, and gives that to int(), which NumPy allows no more since 2.4.
+    """
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, *scope: Any) -> None:
+        patch(tensor, *scope)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patched
+
+
 try:
     import triton
     import triton.language as tl
 
     HAS_TRITON = True
+    INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
     jit: Callable[..., Any] = triton.jit
+    if INTERPRETED:
+        _let_the_interpreter_count()
 except ImportError:
-    HAS_TRITON = False
+    HAS_TRITON = INTERPRETED = False
     tl = SimpleNamespace(constexpr=int)
     jit = KernelWithoutTriton
 
@@ -49,3 +78,8 @@ except ImportError:
 def cdiv(numerator: int, denominator: int) -> int:
     """The quotient, rounded up: how many tiles cover a row."""
     return -(-numerator // denominator)
+
+
+def next_power_of_2(size: int) -> int:
+    """The side of a tile that holds `size`: Triton's tiles are powers of two."""
+    return 1 << max(0, size - 1).bit_length()

@@ -1,19 +1,15 @@
-"""Compares the kernel with its reference over a grid of shapes, bit for bit.
-
-TRITON_INTERPRET=1 python -m tests.kernels.grid        or, on a GPU: python -m tests.kernels.grid cuda
-"""
+"""Writing keys and values into pages, bit for bit."""
 
 from __future__ import annotations
 
 import itertools
-import sys
 
 import torch
 
 from minivllm.kernels.reshape_and_cache import reshape_and_cache, reshape_and_cache_reference
+from tests.kernels.grids.setup import HEAD_DIMS, Setup
 
 PAGE_SIZES = [1, 3, 8, 16, 20, 128]
-HEAD_DIMS = [64, 80, 96, 128, 256]
 KV_HEADS = [1, 3, 8]
 POISON = float("nan")
 
@@ -35,10 +31,17 @@ def random_slots(num_tokens: int, num_slots: int, share_of_padding: float) -> to
     return slots
 
 
-def main(device: str) -> None:
-    torch.manual_seed(0)
-    torch.set_default_device(device)
-    for block_size, head_dim, kv_heads in itertools.product(PAGE_SIZES, HEAD_DIMS, KV_HEADS):
+def run(setup: Setup) -> int:
+    torch.set_default_device(setup.device)
+    try:
+        return run_on_default_device(setup)
+    finally:
+        torch.set_default_device("cpu")
+
+
+def run_on_default_device(setup: Setup) -> int:
+    cases = setup.choose(list(itertools.product(PAGE_SIZES, HEAD_DIMS, KV_HEADS)), 20, 1000)
+    for block_size, head_dim, kv_heads in cases:
         num_blocks = 2 + 20 // block_size
         shape = (num_blocks, block_size, kv_heads, head_dim)
         what = f"block_size {block_size}, head_dim {head_dim}, kv_heads {kv_heads}"
@@ -51,8 +54,4 @@ def main(device: str) -> None:
     compare(one, -one, torch.tensor([63]), shape, "one token, last slot")
     compare(one[:0], one[:0], torch.empty(0, dtype=torch.int64), shape, "no token")
     compare(one.expand(5, 2, 64), one.expand(5, 2, 64), torch.full((5,), -1), shape, "padding only")
-    print("all equal")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "cpu")
+    return len(cases) + 3

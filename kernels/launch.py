@@ -1,0 +1,87 @@
+"""Owns what the launches of several kernels have in common: checks of arguments, and numbers about the GPU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+from minivllm.kernels.triton_guard import next_power_of_2
+
+# The matrix units multiply in steps of 16 numbers.
+_LEAST_DIM = 16
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@dataclass(frozen=True, slots=True)
+class KVScales:
+    """What the numbers of a cache stand for: number * scale. Only an FP8 cache needs other scales than 1."""
+
+    key: float = 1.0
+    value: float = 1.0
+
+    def score_scale(self, head_dim: int) -> float:
+        """What query . key is multiplied with, so that a softmax over powers of 2 is the softmax over powers of e."""
+        return self.key * head_dim**-0.5 * math.log2(math.e)
+
+
+UNSCALED = KVScales()
+
+
+def padded_size(size: int) -> int:
+    """A tile's side: the next power of two."""
+    return max(_LEAST_DIM, next_power_of_2(size))
+
+
+class Gpu(NamedTuple):
+    """What decides the sizes of tiles.
+
+    Attributes:
+        processors: Multiprocessors.
+        capability: 80 is Ampere, 90 Hopper; 0 if it is not NVIDIA's.
+        stages: Buffers of a pipelined loop. A gfx942 has 64 KB of shared memory where an sm_80 has 163.
+    """
+
+    processors: int
+    capability: int
+    stages: int
+
+
+# Stands in for a GPU where kernels are interpreted: few processors, so that tests split contexts as a GPU does.
+INTERPRETER = Gpu(processors=8, capability=90, stages=3)
+
+
+@cache
+def gpu_of(device: torch.device) -> Gpu:
+    """The facts of a device."""
+    if device.type != "cuda":
+        return INTERPRETER
+    facts = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:
+        return Gpu(facts.multi_processor_count, capability=0, stages=2)
+    return Gpu(facts.multi_processor_count, facts.major * 10 + facts.minor, stages=3)
+
+
+def check_paged(query: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor) -> None:
+    """Refuse arguments of paged attention that do not belong together.
+
+    Raises:
+        ValueError: Says which.
+    """
+    heads, kv_heads = query.shape[1], kv_cache.shape[3]
+    if heads % kv_heads:
+        raise ValueError(f"{heads} query heads cannot share {kv_heads} KV heads")
+    if kv_cache.shape[4] != query.shape[2]:
+        raise ValueError(f"kv_cache has head size {kv_cache.shape[4]}, query {query.shape[2]}")
+    if kv_cache.dtype != query.dtype and kv_cache.dtype not in FP8_DTYPES:
+        raise ValueError(f"kv_cache is {kv_cache.dtype}, and must be {query.dtype} like the query, or FP8")
+    for name, tensor, rank in (("block_table", block_table, 2), ("seq_lens", seq_lens, 1)):
+        if tensor.dtype != torch.int32 or tensor.dim() != rank or (tensor.numel() and tensor.stride(-1) != 1):
+            raise ValueError(f"{name} must be contiguous int32 of {rank} dimensions, got {tensor.dtype}")
+    if query.numel() and query.stride()[1:] != (query.shape[2], 1):
+        raise ValueError(f"the heads of one token of query must be contiguous, got strides {query.stride()}")
+    if kv_cache.numel() and kv_cache.stride()[3:] != (kv_cache.shape[4], 1):
+        raise ValueError(f"the heads of one token of kv_cache must be contiguous, got strides {kv_cache.stride()}")

@@ -1,0 +1,56 @@
+"""Owns the few lines that both attention kernels share: pages, splits, and one step of the online softmax."""
+
+from __future__ import annotations
+
+from minivllm.kernels.triton_guard import jit, tl
+
+
+@jit
+def load_page_ids(table_row_ptr, token, end, block_size: tl.constexpr):
+    """Which page holds each token: block_table[request, token // block_size]; past `end` nothing is read."""
+    return tl.load(table_row_ptr + token // block_size, mask=token < end, other=0)
+
+
+@jit
+def split_bounds(seq_len, window, split, num_splits: tl.constexpr, tile: tl.constexpr):
+    """The tokens [start, end) of a split. Splits are equally long, in whole tiles; the last ones may be empty.
+
+    A window of 0 is no window.
+    """
+    first = tl.where(window > 0, tl.maximum(seq_len - window, 0), 0)
+    tiles = (seq_len - first + tile - 1) // tile
+    tokens_per_split = (tiles + num_splits - 1) // num_splits * tile
+    start = first + split * tokens_per_split
+    end = tl.minimum(start + tokens_per_split, seq_len)
+    return start, end
+
+
+@jit
+def softmax_step(scores, highest, total, acc):
+    """Take one more tile of scores into a softmax whose sum is not known yet.
+
+    The sum is kept relative to the highest score so far. When a higher one comes, everything so far shrinks:
+
+        new = max(highest, max(scores))        shrink = 2^(highest - new)        weights = 2^(scores - new)
+        total = total * shrink + sum(weights)  acc = acc * shrink  (and the caller adds weights @ values)
+
+    2^x and not e^x, because that is what the hardware computes; log2(e) is in the scale of the scores already.
+    """
+    new = tl.maximum(highest, tl.max(scores, 1))  # (rows,)
+    # A row that has seen no token yet: -inf - -inf would be NaN.
+    reference = tl.where(new == float("-inf"), 0.0, new)
+    shrink = tl.exp2(highest - reference)
+    weights = tl.exp2(scores - reference[:, None])  # (rows, tile)
+    return weights, new, total * shrink + tl.sum(weights, 1), acc * shrink[:, None]
+
+
+@jit
+def join_splits(lse, outputs):
+    """The outputs of splits, (splits, dim), as one: weighted by their share of the whole softmax sum. (dim,)
+
+    A split without tokens has lse -inf and weight 0; if no split has any, the result is 0.
+    """
+    highest = tl.max(lse, 0)
+    weights = tl.exp2(lse - tl.where(highest == float("-inf"), 0.0, highest))  # (splits,)
+    total = tl.sum(weights, 0)
+    return tl.sum(outputs * weights[:, None], 0) / tl.where(total == 0.0, 1.0, total)

@@ -1,0 +1,45 @@
+"""Runs grids and prints one JSON line for each: its name, its cases, its seconds, and what failed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import sys
+import time
+import traceback
+
+import torch
+
+from tests.kernels import grids
+from tests.kernels.grids.setup import Setup
+
+NAMES = sorted(module.name for module in pkgutil.iter_modules(grids.__path__) if module.name.endswith("_grid"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    failures = 0
+    for name in options.names:
+        torch.manual_seed(options.seed)
+        started = time.monotonic()
+        line = {"name": name, "device": options.device, "cases": 0, "error": None}
+        try:
+            run = importlib.import_module(f"tests.kernels.grids.{name}").run
+            line["cases"] = run(Setup(torch.device(options.device), options.full, options.seed))
+        except Exception:
+            failures += 1
+            line["error"] = traceback.format_exc(limit=-3)
+        line["seconds"] = round(time.monotonic() - started, 1)
+        print(json.dumps(line), flush=True)
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(main())
