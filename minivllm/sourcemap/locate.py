@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-import ast
 from functools import lru_cache
 from pathlib import Path
 
-_PACKAGE = Path(__file__).parent.parent
+from minivllm.sourcemap.definitions import Definition, Definitions, read_definitions
+
+PACKAGE = Path(__file__).parent.parent
 
 
 def locate(symbol: str) -> tuple[Path, int] | None:
-    """File and line of "minivllm.core.scheduler:Scheduler.schedule"; None if it is not there."""
-    module, _, qualname = symbol.partition(":")
-    path = _PACKAGE.parent / Path(*module.split(".")).with_suffix(".py")
-    if not path.exists():
-        return None
-    line = _lines(path).get(qualname)
-    return None if line is None else (path, line)
+    """File and line of "minivllm.core.scheduler:Scheduler.schedule"; None if it is not there.
+
+    Methods, classes, functions (nested ones too), constants, fields of a class and members of an enum have a place.
+    """
+    found = definition(symbol)
+    return None if found is None else (file_of(symbol), found.line)
 
 
 def shown(symbol: str) -> str:
     """The place of a symbol for a screen, below the package: "core/scheduler.py:142"."""
     place = locate(symbol)
-    return f"{place[0].relative_to(_PACKAGE)}:{place[1]}" if place else symbol
+    return f"{place[0].relative_to(PACKAGE)}:{place[1]}" if place else symbol
 
 
-@lru_cache(maxsize=64)
-def _lines(path: Path) -> dict[str, int]:
-    lines: dict[str, int] = {}
+def definition(symbol: str) -> Definition | None:
+    """What defines "module:qualname"; None if nothing does."""
+    _, _, qualname = symbol.partition(":")
+    path = file_of(symbol)
+    found = definitions_of(path).names.get(qualname) if path.exists() else None
+    return None if found is None or found.kind == "import" else found
 
-    def visit(node: ast.AST, prefix: str) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                lines[prefix + child.name] = child.lineno
-                visit(child, f"{prefix}{child.name}.")
 
-    visit(ast.parse(path.read_text(encoding="utf-8")), "")
-    return lines
+def file_of(symbol: str) -> Path:
+    """The file of "module:qualname", whether it is there or not."""
+    below = Path(*symbol.partition(":")[0].split("."))
+    file = PACKAGE.parent / below.with_suffix(".py")
+    return file if file.exists() else PACKAGE.parent / below / "__init__.py"
+
+
+@lru_cache(maxsize=512)
+def definitions_of(path: Path) -> Definitions:
+    """What one of our files defines; read once."""
+    return read_definitions(path.read_text(encoding="utf-8"))
