@@ -108,9 +108,14 @@ def name_option(message: str, options: dict[str, Any]) -> str:
     return message
 
 
+def json_document(kind: str, document: dict[str, Any]) -> str:
+    """One JSON document on one line, with its schema first."""
+    return json.dumps({"schema": f"minivllm.{kind}/1", **document}, ensure_ascii=False)
+
+
 def print_json(kind: str, document: dict[str, Any]) -> None:
     """One JSON document, with its schema first."""
-    print(json.dumps({"schema": f"minivllm.{kind}/1", **document}, ensure_ascii=False))
+    print(json_document(kind, document))
 
 
 def choose_log(log: Path | None, scenario: str | None) -> Log:

@@ -1,8 +1,10 @@
-"""Owns `minivllm map`: draw from a log, without running anything."""
+"""Owns `minivllm map`: draw from a log, without running anything (unless a fresh run is asked for)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,35 +16,164 @@ from minivllm.entrypoints.cli.common import (
     RequestOption,
     ScenarioOption,
     WidthOption,
+    check_outputs,
     choose_log,
     examples,
+    note,
+    print_json,
+    stdout_console,
 )
 from minivllm.entrypoints.cli.errors import user_errors
+
+if TYPE_CHECKING:
+    from minivllm.entrypoints.cli.map_view import MapView
+    from minivllm.trace.reader import Log
+
+Format = Literal["rich", "ascii", "json", "svg", "html", "mermaid"]
+
+_FORMAT_OF_SUFFIX: dict[str, Format] = {
+    ".json": "json",
+    ".svg": "svg",
+    ".html": "html",
+    ".mmd": "mermaid",
+    ".mermaid": "mermaid",
+}
+# A file has no screen whose width it could take.
+_FILE_WIDTH = 120
+
+_HELP = {
+    "process": "The process map: which processes there are, what crosses between them, and who waits for whom.",
+    "state": "The state map: each request in frontend, scheduler and worker, and who owns which block.",
+    "hot": "The hot-path map: where the time of a step goes, call by call and stage by stage.",
+    "timeline": "The timeline: one line a request, one column an iteration.",
+    "plan": "The plan map: who got how many tokens, who did not and why, and what the worker made of it.",
+}
+# What stands where a kind has no Mermaid text.
+_INSTEAD_OF_MERMAID = {"hot": "a table of times", "timeline": "a grid", "plan": "a table of plans"}
+_NEXT = {"process": "state", "state": "hot", "hot": "process", "timeline": "plan", "plan": "process"}
+
+FormatOption = Annotated[
+    Format | None,
+    typer.Option("--format", help="How to draw it; default: as the file of -o is named, or rich.", show_default=False),
+]
+OutOption = Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of the screen.")]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Run the scenario on this machine now, with times, instead of its recorded run.")
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    both = examples("minivllm map plan", "minivllm map plan -s mixed-batch --iteration 13")
+    both = examples("minivllm map plan", "minivllm map process -s mixed-batch --iteration 13")
     group = typer.Typer(help="Draw a recorded run.", epilog=both, no_args_is_help=True)
-    group.command("plan", epilog=both)(user_errors(plan))
+    for kind, text in _HELP.items():
+        own = examples(f"minivllm map {kind} -s hello", f"minivllm map {kind} -s mixed-batch --iteration 13")
+        group.command(kind, help=text, epilog=own)(user_errors(_command(kind)))
     app.add_typer(group, name="map")
 
 
-def plan(
-    log: LogOption = None,
-    scenario: ScenarioOption = None,
-    iteration: IterationOption = None,
-    request: RequestOption = None,
-    format_: Annotated[Literal["rich", "ascii", "json"], typer.Option("--format", help="How to draw it.")] = "rich",
-    as_json: JsonOption = False,
-    width: WidthOption = None,
-    ascii_only: AsciiOption = False,
-) -> None:
-    """The plan map: who got how many tokens, who did not and why, and what the worker made of it."""
-    from minivllm.entrypoints.cli.plan_view import PlanView
-    from minivllm.maps.plan import plan_map
+def _command(kind: str) -> Callable[..., None]:
+    def draw(
+        log: LogOption = None,
+        scenario: ScenarioOption = None,
+        fresh: FreshOption = False,
+        iteration: IterationOption = None,
+        request: RequestOption = None,
+        format_: FormatOption = None,
+        as_json: JsonOption = False,
+        width: WidthOption = None,
+        ascii_only: AsciiOption = False,
+        output: OutOption = None,
+    ) -> None:
+        from minivllm.entrypoints.cli.map_view import MapView
 
-    view = PlanView(iteration, request, as_json or format_ == "json", width, ascii_only or format_ == "ascii")
-    chosen = choose_log(log, scenario)
-    document = plan_map(chosen)
-    view.show("map-plan", document, view.choose(document), chosen.header, log=str(chosen.path), violations=[])
+        wanted = _format(kind, format_, as_json, output)
+        view = MapView(kind, iteration, request, ascii_only or wanted == "ascii")
+        check_outputs({"--output": output}, [log])
+        chosen = _fresh(log, scenario) if fresh else choose_log(log, scenario)
+        if wanted == "rich" or wanted == "ascii":
+            _to_screen(view, chosen, width, output)
+            if output is None:
+                _say_next(kind, scenario if not fresh else None, chosen)
+            return
+        if wanted == "json" and output is None:
+            print_json(f"map-{kind}", view.document(chosen))
+            return
+        _put(_as_text(view, chosen, wanted, width or _FILE_WIDTH), output)
+
+    return draw
+
+
+def _format(kind: str, asked: Format | None, as_json: bool, output: Path | None) -> Format:
+    """The form that is wanted. Raises BadParameter if the kind has no such form, or two are asked for."""
+    if as_json and asked not in (None, "json"):
+        raise typer.BadParameter(f"--json and --format {asked} exclude each other: give one")
+    by_name = _FORMAT_OF_SUFFIX.get(output.suffix.lower()) if output is not None else None
+    wanted = "json" if as_json else asked or by_name or "rich"
+    if wanted == "mermaid" and kind in _INSTEAD_OF_MERMAID:
+        raise typer.BadParameter(
+            f"map {kind} has no Mermaid form, because it is {_INSTEAD_OF_MERMAID[kind]}; "
+            "take --format svg or html, or one of: map process, map state"
+        )
+    return wanted
+
+
+def _to_screen(view: MapView, log: Log, width: int | None, output: Path | None) -> None:
+    if output is None:
+        view.draw(log, stdout_console(width))
+        return
+    import io
+
+    from rich.console import Console
+
+    text = io.StringIO()
+    view.draw(log, Console(file=text, width=width or _FILE_WIDTH, highlight=False, markup=False, emoji=False))
+    _put(text.getvalue(), output)
+
+
+def _as_text(view: MapView, log: Log, wanted: Format, width: int) -> str:
+    if wanted == "json":
+        from minivllm.entrypoints.cli.common import json_document
+
+        return json_document(f"map-{view.kind}", view.document(log)) + "\n"
+    if wanted == "mermaid":
+        return view.mermaid(log)
+    from minivllm.maps.render.html import to_html
+    from minivllm.maps.render.runs import drawn
+    from minivllm.maps.render.svg import to_svg
+
+    name = log.header.scenario or log.header.model
+    title = f"minivllm map {view.kind}: {name}"
+    lines = drawn(lambda console: view.draw(log, console), width)
+    return to_svg(lines, title, width) if wanted == "svg" else to_html(lines, title)
+
+
+def _put(text: str, output: Path | None) -> None:
+    if output is None:
+        print(text, end="")
+        return
+    from minivllm.trace.store import write_whole
+
+    write_whole(output, text.splitlines())
+    note(f"wrote {output}")
+
+
+def _fresh(log: Path | None, scenario: str | None) -> Log:
+    """Run a scenario now, with clocks and every call, and keep its log like that of a trace."""
+    if scenario is None or log is not None:
+        raise typer.BadParameter("--fresh runs a scenario: name one with -s, and give no --log")
+    from minivllm.scenarios.registry import get_scenario
+    from minivllm.trace.store import new_log_path
+
+    chosen = get_scenario(scenario)
+    note(f"running {scenario} ...")
+    from minivllm.scenarios.run import run_scenario
+
+    run = run_scenario(chosen, {}, log_path=new_log_path(chosen.name))
+    note(f"log: {run.log.path}")
+    return run.log
+
+
+def _say_next(kind: str, scenario: str | None, log: Log) -> None:
+    source = f"-s {scenario}" if scenario is not None else f"--log {log.path}"
+    note(f"next: minivllm map {_NEXT[kind]} {source}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
-import typer
+from rich.console import Console
 
+from minivllm.entrypoints.cli.choosing import check_iteration_option, check_request, choose_iterations
 from minivllm.entrypoints.cli.common import print_json, stdout_console
 from minivllm.maps.plan import is_plain_decode
 from minivllm.maps.render.plan import PlanRenderer
@@ -41,8 +41,7 @@ class PlanView:
     ascii_only: bool = False
 
     def __post_init__(self) -> None:
-        if self.iteration not in (None, "all", "last") and not re.fullmatch(r"\d+|\d*:\d*", self.iteration):
-            raise typer.BadParameter(f"--iteration takes N, A:B, last or all, not {self.iteration!r}")
+        check_iteration_option(self.iteration)
 
     def choose(self, plan: dict[str, Any]) -> Iterations:
         """The iterations to show.
@@ -50,14 +49,11 @@ class PlanView:
         Raises:
             ValueError: The run has no such iteration or request, or no iteration at all.
         """
-        if not plan["iterations"]:
-            raise ValueError("the run has no iterations: the log holds its header only")
-        chosen = _numbered(self.iteration, plan["iterations"])
+        numbers = set(choose_iterations(self.iteration, [entry["iteration"] for entry in plan["iterations"]]))
+        chosen = [entry for entry in plan["iterations"] if entry["iteration"] in numbers]
+        check_request(self.request, [entry["request"] for entry in plan["requests"]])
         if self.request is None:
             return chosen
-        known = [entry["request"] for entry in plan["requests"]]
-        if self.request not in known:
-            raise ValueError(f"this run has no request {self.request!r}; it has {', '.join(known) or 'none'}")
         return [entry for entry in chosen if _concerns(entry, self.request)]
 
     def _groups(self, plan: dict[str, Any], chosen: Iterations) -> list[Iterations]:
@@ -92,7 +88,13 @@ class PlanView:
             document = {"log": log, "iterations": chosen, "requests": plan["requests"], "violations": violations}
             print_json(kind, document)
             return
-        renderer = PlanRenderer(plan, header, stdout_console(self.width), ascii_only=self.ascii_only)
+        self.draw(plan, chosen, header, stdout_console(self.width), remark=remark)
+
+    def draw(
+        self, plan: dict[str, Any], chosen: Iterations, header: Header, console: Console, *, remark: str = ""
+    ) -> None:
+        """Draw the chosen iterations on any console. For the arguments see `show`."""
+        renderer = PlanRenderer(plan, header, console, ascii_only=self.ascii_only)
         renderer.draw_header()
         for group in self._groups(plan, chosen):
             if len(group) == 1:
@@ -116,22 +118,6 @@ def _groups_of_plain(iterations: Iterations, requests: dict[str, dict[str, Any]]
             groups.append([entry])
         open_group = is_plain
     return groups
-
-
-def _numbered(spec: str | None, iterations: Iterations) -> Iterations:
-    if spec is None or spec == "all":
-        return iterations
-    if spec == "last":
-        return iterations[-1:]
-    first_text, colon, last_text = spec.partition(":")
-    first = int(first_text or 0)
-    last = int(last_text) if last_text else None if colon else first
-    chosen = [e for e in iterations if first <= e["iteration"] and (last is None or e["iteration"] <= last)]
-    if not chosen:
-        numbers = [entry["iteration"] for entry in iterations]
-        has = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
-        raise ValueError(f"there is no iteration {spec}: this run has {has}")
-    return chosen
 
 
 def _concerns(iteration: dict[str, Any], request: str) -> bool:

@@ -28,7 +28,7 @@ UNICODE = Glyphs("▒", "█", "▓", "·", "–", "·", "─", "…")
 ASCII = Glyphs(":", "#", "+", ".", "-", "|", "-", "...")
 
 # "~" is for the mark of a cell that was cut.
-_ASCII_FOR = str.maketrans("–·─…█▓▒“”", '-|-~#+:""')
+_ASCII_FOR = str.maketrans("–·─…█▓▒“”①②③│├┤┌└┊┄▶◀▷◁×µ▏▎▍▌▋▊▉░┃", '-|-~#+:""123||||`:.><><xu...####.|')
 
 
 def request_colours(request_ids: list[str]) -> dict[str, str]:

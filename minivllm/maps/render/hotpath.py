@@ -1,0 +1,203 @@
+"""Owns drawing the hot-path map: the call tree of one step with its times, then the stages over many steps.
+
+Three layouts: with the planes and vLLM's places beside each call, without, and, below 80 columns, names and times only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from minivllm.maps.render.frame import MEDIUM, NARROW, WIDE, Frame, in_ms, in_percent, vllm_place
+from minivllm.maps.tell_hotpath import tell
+from minivllm.trace.events import Header
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_PLANE_STYLE = {"control": "cyan", "data": "magenta"}
+_SYNC_STYLE = "bold yellow"
+
+
+class HotPathRenderer:
+    """Draws a hot-path map.
+
+    Args:
+        step: What `hot_map` made of the iteration whose calls are shown.
+        run: What `hot_map` made of all iterations, for the table of stages.
+        header: The log's header.
+        console: Where to draw; its width decides the layout.
+        ascii_only: Use no character beyond ASCII.
+    """
+
+    def __init__(
+        self,
+        step: dict[str, Any],
+        run: dict[str, Any],
+        header: Header,
+        console: Console,
+        *,
+        ascii_only: bool = False,
+    ) -> None:
+        self._step = step
+        self._run = run
+        requests = [row["request"] for row in run["latency"]["requests"]]
+        self._frame = Frame(header, requests, console, ascii_only=ascii_only)
+        self._timed = run["clock"] == "wall"
+
+    def draw_header(self) -> None:
+        """One line that says what ran."""
+        self._frame.draw_header()
+
+    def draw_step(self) -> None:
+        """What the time of the step went into, and its calls."""
+        frame, dot = self._frame, self._frame.glyphs.dot
+        [iteration] = self._step["iterations"]
+        whole = f"{in_ms(self._step['total_ns'])} of work" if self._timed else "no clocks: counts only"
+        frame.print(frame.rule(f"hot path {dot} iteration {iteration}", whole))
+        for sentence in tell(self._step, self._run, frame.header):
+            frame.print(frame.sentence(sentence))
+        frame.print(Text(""))
+        frame.print(self._tree())
+        frame.print(Text(""))
+
+    def draw_run(self) -> None:
+        """The articles' table of stages, measured; and what the callers felt. Nothing without clocks."""
+        if not self._timed:
+            return
+        frame, count = self._frame, self._run["steps"]
+        frame.print(frame.rule(f"stages over {count} {'iteration' if count == 1 else 'iterations'}"))
+        frame.print(self._stages())
+        frame.print(Text(""))
+        frame.print(self._latencies())
+        frame.print(Text(""))
+
+    # ---- the tree -------------------------------------------------------------------------------------------------
+
+    def _tree(self) -> Table:
+        width = self._frame.width
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+        table.add_column("call", no_wrap=True, overflow="ellipsis", min_width=24)
+        if width >= NARROW:
+            table.add_column("plane", no_wrap=True)
+        if self._timed:
+            table.add_column("total", justify="right", no_wrap=True)
+            table.add_column("self", justify="right", no_wrap=True)
+            table.add_column("share", justify="right", no_wrap=True)
+            if width >= NARROW:
+                table.add_column("", no_wrap=True)
+            if self._has_device():
+                table.add_column("device", justify="right", no_wrap=True)
+        else:
+            table.add_column("calls", justify="right", no_wrap=True)
+        if width >= MEDIUM:
+            table.add_column("our source", no_wrap=True)
+        if width >= WIDE:
+            table.add_column("vLLM, below vllm/v1/", no_wrap=True, overflow="ellipsis", style="dim")
+        for prefix, node in self._lines(self._step["tree"], "", is_root=True):
+            table.add_row(*self._row(prefix, node))
+        return table
+
+    def _lines(self, nodes: list[dict[str, Any]], prefix: str, *, is_root: bool = False) -> Iterator[tuple[str, Any]]:
+        for node in nodes:
+            is_last = node is nodes[-1]
+            yield ("" if is_root else prefix + ("└ " if is_last else "├ ")), node
+            below = "" if is_root else prefix + ("  " if is_last else "│ ")
+            yield from self._lines(node["children"], below)
+
+    def _row(self, prefix: str, node: dict[str, Any]) -> list[str | Text]:
+        width = self._frame.width
+        style = _SYNC_STYLE if node["is_sync"] else _PLANE_STYLE[node["plane"]]
+        call = Text(prefix, style="dim")
+        call.append("waits for the device" if node["is_sync"] else node["name"], style=style)
+        if self._timed and node["calls"] > 1:
+            call.append(f" ×{node['calls']}", style="not dim")
+        if node["is_sync"]:
+            call.append(" ◀ sync", style=_SYNC_STYLE)
+        cells: list[str | Text] = [call]
+        if width >= NARROW:
+            cells.append(Text(node["plane"], style=_PLANE_STYLE[node["plane"]]))
+        if self._timed:
+            cells += [in_ms(node["cpu_ns"]), in_ms(node["self_ns"]), in_percent(node["share"])]
+            if width >= NARROW:
+                cells.append(Text(bar(node["share"] or 0.0, 20 if width >= WIDE else 10), style=style))
+            if self._has_device():
+                cells.append(in_ms(node["device_ns"]) if node["device_ns"] is not None else "")
+        else:
+            cells.append(str(node["calls"]))
+        if width >= MEDIUM:
+            cells.append(self._frame.place(node["src"]))
+        if width >= WIDE:
+            cells.append(vllm_place(node["ref"]))
+        return cells
+
+    def _has_device(self) -> bool:
+        return any(row["device_ns"] is not None for row in self._run["stages"])
+
+    # ---- the run --------------------------------------------------------------------------------------------------
+
+    def _stages(self) -> Table:
+        width = self._frame.width
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+        table.add_column("stage", no_wrap=True, min_width=20)
+        if width >= NARROW:
+            table.add_column("plane", no_wrap=True)
+        table.add_column("times", justify="right", no_wrap=True)
+        table.add_column("median", justify="right", no_wrap=True)
+        table.add_column("p99", justify="right", no_wrap=True)
+        if width >= NARROW:
+            table.add_column("in all", justify="right", no_wrap=True)
+            table.add_column("share", justify="right", no_wrap=True)
+            table.add_column("", no_wrap=True)
+        if width >= MEDIUM:
+            table.add_column("our source", no_wrap=True)
+        if width >= WIDE:
+            table.add_column("vLLM, below vllm/v1/", no_wrap=True, overflow="ellipsis", style="dim")
+        for row in self._run["stages"]:
+            style = _PLANE_STYLE[row["plane"]]
+            cells: list[str | Text] = [Text(row["name"], style=style)]
+            if width >= NARROW:
+                cells.append(Text(row["plane"], style=style))
+            cells += [str(row["calls"]), in_ms(row["median_ns"]), in_ms(row["p99_ns"])]
+            if width >= NARROW:
+                cells += [in_ms(row["cpu_ns"]), in_percent(row["share"])]
+                cells.append(Text(bar(row["share"] or 0.0, 20 if width >= WIDE else 10), style=style))
+            if width >= MEDIUM:
+                cells.append(self._frame.place(row["src"]))
+            if width >= WIDE:
+                cells.append(vllm_place(row["ref"]))
+            table.add_row(*cells)
+        return table
+
+    def _latencies(self) -> Table:
+        """What the callers felt, request by request and in all."""
+        latency = self._run["latency"]
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+        table.add_column("request", no_wrap=True)
+        table.add_column("queued", justify="right", no_wrap=True)
+        table.add_column("TTFT", justify="right", no_wrap=True)
+        table.add_column("TPOT", justify="right", no_wrap=True)
+        table.add_column("ITL", justify="right", no_wrap=True)
+        if self._frame.width >= NARROW:
+            table.add_column("output", justify="right", no_wrap=True)
+        keys = ("queue_ms", "ttft_ms", "tpot_ms", "itl_ms")
+        for row in latency["requests"]:
+            name = Text(row["request"], style=f"bold {self._frame.colours[row['request']]}")
+            count = row["num_output_tokens"]
+            output = [f"{count} {'token' if count == 1 else 'tokens'}"] if self._frame.width >= NARROW else []
+            table.add_row(name, *(_ms(row[key]) for key in keys), *output)
+        for name_of_all, numbers in (("median", latency), ("p99", latency["p99"])):
+            table.add_row(Text(name_of_all, style="bold"), *(_ms(numbers[key]) for key in keys))
+        return table
+
+
+def bar(share: float, width: int) -> str:
+    """A share of the whole as a bar, to an eighth of a cell; what is there is never too small to see."""
+    eighths = max(round(min(share, 1.0) * width * 8), 1 if share > 0 else 0)
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+
+
+def _ms(ms: float | None) -> str:
+    return in_ms(None if ms is None else ms * 1e6)
