@@ -27,7 +27,6 @@ from minivllm.engine.wire import (
     EngineCoreFailure,
     EngineCoreReadyResponse,
     FromCore,
-    TraceSettings,
     decode_start,
     encode,
     output_address,
@@ -50,7 +49,7 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, args=(start,), daemon=True).start()
     is_loaded = False
     try:
-        with _recorded(start.trace) as make_core:
+        with _recorded(start) as make_core:
             core, ready = _load(start, make_core)
             is_loaded = True
             core.output_queue.put(ready)
@@ -65,13 +64,13 @@ def main() -> None:
     os._exit(1)
 
 
-def _recorded(trace: TraceSettings | None) -> AbstractContextManager[MakeCore]:
+def _recorded(start: CoreStart) -> AbstractContextManager[MakeCore]:
     """A block in which this process is traced, if it is to be; gives what makes the core."""
-    if trace is None:
+    if start.trace is None:
         return nullcontext(EngineCoreProc)
     from minivllm.scenarios.core_process import recorded_core
 
-    return recorded_core(trace)
+    return recorded_core(start.trace, start.vllm_config.model_config.device)
 
 
 def _load(start: CoreStart, make_core: MakeCore) -> tuple[EngineCoreProc, EngineCoreReadyResponse]:

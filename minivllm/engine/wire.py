@@ -27,12 +27,14 @@ class TraceSettings(msgspec.Struct, frozen=True):
         level: See `minivllm.trace.events.Header`.
         pinned: Hold requests until the frontend says at which steps they come, and wait for it after every output.
         check: Check the scheduler's invariants after every step (pinned only).
+        logits: Tell the likeliest tokens of every sampled position.
     """
 
     path: str
     level: str = "step"
     pinned: bool = False
     check: bool = False
+    logits: bool = False
 
 
 class CoreStart(msgspec.Struct, frozen=True):
@@ -138,9 +140,7 @@ def decode_to_core(frame: bytes) -> ToCore:
     return _to_core.decode(frame)
 
 
-@on_map(
-    "decode a message from the core", vllm="vllm/v1/serial_utils.py::MsgpackDecoder.decode", process="frontend"
-)
+@on_map("decode a message from the core", vllm="vllm/v1/serial_utils.py::MsgpackDecoder.decode", process="frontend")
 def decode_from_core(frame: bytes) -> FromCore:
     """Read what a core sent."""
     return _from_core.decode(frame)

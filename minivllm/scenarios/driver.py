@@ -17,8 +17,9 @@ from minivllm.core.admission import RequestRefusedError
 from minivllm.core.messages import EngineCoreOutputs, EngineCoreRequest
 from minivllm.core.request import Request
 from minivllm.engine.core import EngineCore
-from minivllm.trace.events import EventLog
+from minivllm.trace.events import KEYFRAME_STEPS, EventLog
 from minivllm.trace.probes import queue_state
+from minivllm.trace.snapshot import request_entry
 
 DEFAULT_MAX_STEPS = 5000
 
@@ -34,6 +35,7 @@ class Arrival:
         abort_phase: "before" the step is planned; "mid": after the model ran, before its output is committed; or
             "frontend": after that, when its text has met a stop string.
         prompt: The prompt as text, for the log.
+        parent: The request whose completion it is, if that one wants several, and its number among them.
         drafts: Draft tokens that it is given before a step, by iteration: what a proposer would have guessed.
     """
 
@@ -42,6 +44,7 @@ class Arrival:
     abort_step: int | None = None
     abort_phase: Literal["before", "mid", "frontend"] = "before"
     prompt: str | None = None
+    parent: tuple[str, int] | None = None
     drafts: dict[int, list[int]] = field(default_factory=dict)
 
 
@@ -66,16 +69,12 @@ class RunResult:
     free_blocks: int
 
 
-def run(
-    core: EngineCore,
-    arrivals: list[Arrival],
-    log: EventLog,
-    *,
-    max_steps: int = DEFAULT_MAX_STEPS,
-    at_step_end: Callable[[], dict[str, Any]] = dict,
-    on_outputs: Callable[[EngineCoreOutputs], list[str]] | None = None,
-) -> RunResult:
-    """Run until everyone is done.
+# The whole state by process; gets what is known of every request so far.
+States = Callable[[dict[str, Any]], dict[str, dict[str, Any]]]
+
+
+class Driver:
+    """A run in progress.
 
     Args:
         core: A fresh engine core.
@@ -84,83 +83,130 @@ def run(
         max_steps: Give up after so many iterations.
         at_step_end: Called after every step; its facts join the step's last event.
         on_outputs: Called with every step's outputs; returns ids that the frontend wants aborted (a stop string).
-    """
-    result = RunResult(0, {}, {}, {}, False, 0)
-    due: dict[int, list[Arrival]] = defaultdict(list)
-    drafts: dict[int, dict[str, list[int]]] = defaultdict(dict)
-    aborts: dict[str, dict[int, list[str]]] = {phase: defaultdict(list) for phase in ("before", "mid", "frontend")}
-    for arrival in arrivals:
-        due[arrival.step].append(arrival)
-        for step, tokens in arrival.drafts.items():
-            drafts[step][arrival.request.request_id] = tokens
-        if arrival.abort_step is not None:
-            aborts[arrival.abort_phase][arrival.abort_step].append(arrival.request.request_id)
-    last_event = max([0, *due, *(step for steps in aborts.values() for step in steps)])
+        add_request: Hands a request over, where that is not simply a call of the core.
+        states: Gives the whole state, for keyframes; None for a log without them.
 
-    while True:
+    Attributes:
+        result: How it goes.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        arrivals: list[Arrival],
+        log: EventLog,
+        *,
+        max_steps: int = DEFAULT_MAX_STEPS,
+        at_step_end: Callable[[], dict[str, Any]] = dict,
+        on_outputs: Callable[[EngineCoreOutputs], list[str]] = lambda outputs: [],
+        add_request: Callable[[EngineCoreRequest], None] | None = None,
+        states: States | None = None,
+    ) -> None:
+        self.result = RunResult(0, {}, {}, {}, False, 0)
+        self._core = core
+        self._log = log
+        self._max_steps = max_steps
+        self._at_step_end = at_step_end
+        self._on_outputs = on_outputs
+        self._add_request = core.add_request if add_request is None else add_request
+        self._states = states
+        self._arrived: dict[str, int] = {}
+        self._due: dict[int, list[Arrival]] = defaultdict(list)
+        self._drafts: dict[int, dict[str, list[int]]] = defaultdict(dict)
+        phases = ("before", "mid", "frontend")
+        self._aborts: dict[str, dict[int, list[str]]] = {phase: defaultdict(list) for phase in phases}
+        for arrival in arrivals:
+            self._due[arrival.step].append(arrival)
+            for step, tokens in arrival.drafts.items():
+                self._drafts[step][arrival.request.request_id] = tokens
+            if arrival.abort_step is not None:
+                self._aborts[arrival.abort_phase][arrival.abort_step].append(arrival.request.request_id)
+        self._last_event = max([0, *self._due, *(step for steps in self._aborts.values() for step in steps)])
+
+    def step(self) -> bool:
+        """Go on by one iteration. Returns whether the run is over."""
+        core, log, result = self._core, self._log, self.result
         step = log.step = result.steps
-        for arrival in due.get(step, ()):
-            _add(core, arrival, log, result)
-        if step in drafts:
-            core.scheduler.update_draft_token_ids(drafts[step])
-            log.add("engine_core", "drafts.given", data=drafts[step])
-        if asked := aborts["before"].get(step):
-            _note_aborts("before", asked, core.abort_requests(asked), log, result)
-        mid = aborts["mid"].get(step, [])
+        if self._states is not None and step and step % KEYFRAME_STEPS == 0:
+            log.add_keyframe(self._states(self._known()))
+        for arrival in self._due.get(step, ()):
+            self._arrive(arrival)
+        if step in self._drafts:
+            core.scheduler.update_draft_token_ids(self._drafts[step])
+            log.add("engine_core", "drafts.given", data=self._drafts[step])
+        if asked := self._aborts["before"].get(step):
+            self._note_aborts("before", asked, core.abort_requests(asked))
+        mid = self._aborts["mid"].get(step, [])
         core.aborts_queue.extend([request_id] for request_id in mid)
-        unfinished = set(core.scheduler.requests)
+        unfinished = set(core.scheduler.requests) if mid else set()
         if not core.scheduler.has_requests():
             log.add("engine_core", "step.idle")
         outputs = core.step()
         core._process_aborts_queue()  # those of a step whose output is still to come
         if mid:
             ended = [i for i in mid if i in unfinished and i not in core.scheduler.requests]
-            _note_aborts("mid", mid, ended, log, result)
+            self._note_aborts("mid", mid, ended)
         if outputs is not None:
             for output in outputs.outputs:
                 if output.finish_reason is not None:
                     result.finals[output.request_id] = (str(output.finish_reason), output.stop_reason)
-        asked = on_outputs(outputs) if on_outputs is not None and outputs is not None else []
-        if asked := [*asked, *aborts["frontend"].get(step, [])]:
-            _note_aborts("frontend", asked, core.abort_requests(asked), log, result)
-        log.add("engine_core", "step.end", data=queue_state(core.scheduler) | at_step_end())
+        asked = self._on_outputs(outputs) if outputs is not None else []
+        if asked := [*asked, *self._aborts["frontend"].get(step, [])]:
+            self._note_aborts("frontend", asked, core.abort_requests(asked))
+        log.add("engine_core", "step.end", data=queue_state(core.scheduler) | self._at_step_end())
         result.steps += 1
         result.free_blocks = core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        if not core.has_work() and result.steps > last_event:
-            return result
-        if result.steps >= max_steps:
+        if not core.has_work() and result.steps > self._last_event:
+            return True
+        if result.steps >= self._max_steps:
             result.truncated = True
-            log.add("engine_core", "run.truncated", data={"max_steps": max_steps, "sampled": _sampled_in_flight(core)})
-            return result
+            sampled = _sampled_in_flight(core)
+            log.add("engine_core", "run.truncated", data={"max_steps": self._max_steps, "sampled": sampled})
+        return result.truncated
+
+    def _arrive(self, arrival: Arrival) -> None:
+        request, log = arrival.request, self._log
+        data: dict[str, Any] = {
+            "prompt_token_ids": request.prompt_token_ids,
+            "priority": request.priority,
+            "arrival_time": request.arrival_time,
+            # As it will be read back: JSON has no tuples, and names are text.
+            "sampling_params": msgspec.json.decode(msgspec.json.encode(request.sampling_params)),
+        }
+        if arrival.prompt is not None:
+            data["prompt"] = arrival.prompt
+        if arrival.parent is not None:
+            data["parent"], data["index"] = arrival.parent
+        log.add("frontend", "request.arrived", request=request.request_id, data=data)
+        try:
+            self._add_request(request)
+        except RequestRefusedError as refusal:
+            self.result.refused[request.request_id] = str(refusal)
+            log.add("engine_core", "request.refused", request=request.request_id, data={"message": str(refusal)})
+        else:
+            self.result.requests[request.request_id] = self._core.scheduler.requests[request.request_id]
+            self._arrived[request.request_id] = arrival.step
+
+    def _note_aborts(self, phase: str, asked: list[str], ended: list[str]) -> None:
+        for request_id in ended:
+            self.result.finals[request_id] = ("abort", None)
+        self._log.add("frontend", "requests.aborted", data={"phase": phase, "asked": asked, "ended": ended})
+
+    def _known(self) -> dict[str, Any]:
+        """Every request so far, in order of arrival: the core forgets those that have ended."""
+        requests = self.result.requests.items()
+        return {i: {**request_entry(request), "arrived": self._arrived[i]} for i, request in requests}
+
+
+def run(core: EngineCore, arrivals: list[Arrival], log: EventLog, **options: Any) -> RunResult:
+    """Run until everyone is done. Arguments: see `Driver`."""
+    driver = Driver(core, arrivals, log, **options)
+    while not driver.step():
+        pass
+    return driver.result
 
 
 def _sampled_in_flight(core: EngineCore) -> dict[str, list[int]]:
     """What the last step's plan sampled, if it was cut off before its output was committed (async scheduling)."""
     outputs = [future.result() for _, future in core.batch_queue]
     return {i: list(output.sampled_token_ids[k]) for output in outputs for i, k in output.req_id_to_index.items()}
-
-
-def _add(core: EngineCore, arrival: Arrival, log: EventLog, result: RunResult) -> None:
-    request = arrival.request
-    data: dict[str, Any] = {
-        "prompt_token_ids": request.prompt_token_ids,
-        "priority": request.priority,
-        "arrival_time": request.arrival_time,
-        "sampling_params": msgspec.to_builtins(request.sampling_params),
-    }
-    if arrival.prompt is not None:
-        data["prompt"] = arrival.prompt
-    log.add("frontend", "request.arrived", request=request.request_id, data=data)
-    try:
-        core.add_request(request)
-    except RequestRefusedError as refusal:
-        result.refused[request.request_id] = str(refusal)
-        log.add("engine_core", "request.refused", request=request.request_id, data={"message": str(refusal)})
-    else:
-        result.requests[request.request_id] = core.scheduler.requests[request.request_id]
-
-
-def _note_aborts(phase: str, asked: list[str], ended: list[str], log: EventLog, result: RunResult) -> None:
-    for request_id in ended:
-        result.finals[request_id] = ("abort", None)
-    log.add("frontend", "requests.aborted", data={"phase": phase, "asked": asked, "ended": ended})

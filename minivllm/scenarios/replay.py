@@ -44,9 +44,17 @@ def workload_from_log(log: Log, semantics: Semantics) -> tuple[Workload, TokenRu
                 priority=event.data["priority"],
             )
             abort_step, abort_phase = aborts.get(event.request, (None, "before"))
-            prompt = event.data.get("prompt")
+            parent = (event.data["parent"], event.data["index"]) if "parent" in event.data else None
             arrivals.append(
-                Arrival(event.step, request, abort_step, abort_phase, prompt, drafts.get(event.request, {}))
+                Arrival(
+                    event.step,
+                    request,
+                    abort_step,
+                    abort_phase,
+                    event.data.get("prompt"),
+                    parent,
+                    drafts.get(event.request, {}),
+                )
             )
     workload = Workload(log.header.scenario or "log", vllm_config, 1, arrivals, DEFAULT_MAX_STEPS)
     return workload, recorded_token_rule(_sampled_tokens(log))

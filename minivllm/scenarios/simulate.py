@@ -14,8 +14,8 @@ from minivllm.scenarios.driver import RunResult, run
 from minivllm.scenarios.interrupt import interrupt_between_steps
 from minivllm.scenarios.workload import Workload
 from minivllm.trace.events import EventLog, Header
-from minivllm.trace.install import Installation, merge
-from minivllm.trace.probes import BlockProbes, PlanProbes
+from minivllm.trace.recorder import Recorder
+from minivllm.trace.snapshot import snapshot
 
 
 def simulate(workload: Workload, log: EventLog, token_rule: TokenRule | None = None) -> RunResult:
@@ -34,15 +34,18 @@ def _core(workload: Workload, token_rule: TokenRule | None) -> EngineCore:
 
 
 def _run(core: EngineCore, workload: Workload, log: EventLog) -> RunResult:
-    blocks = BlockProbes(log, core.scheduler.kv_cache_manager)
+    recorder = Recorder(log, frozenset({"engine_core"}))
+    recorder.blocks.watch(core.scheduler.kv_cache_manager)
 
     def at_step_end() -> dict[str, Any]:
         end_if_interrupted()
-        return blocks.step_changes()
+        return recorder.blocks.step_changes()
 
-    probes = merge([PlanProbes(log).probes(), blocks.probes()])
-    with interrupt_between_steps() as end_if_interrupted, Installation(probes) as installation:
-        result = run(core, workload.arrivals, log, max_steps=workload.max_steps, at_step_end=at_step_end)
+    def states(known: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        return {"engine_core": snapshot(core, known=known)}
+
+    with interrupt_between_steps() as end_if_interrupted, recorder.installation() as installation:
+        result = run(core, workload.arrivals, log, max_steps=workload.max_steps, at_step_end=at_step_end, states=states)
     assert not installation.failures, f"a probe failed: {installation.failures}"
     return result
 

@@ -8,6 +8,8 @@ this is the end. A log that was cut off anywhere can be read up to the cut. A pa
 from __future__ import annotations
 
 import gzip
+import threading
+import time
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -19,6 +21,9 @@ SCHEMA = "minivllm.log/2"
 # dropped, so that a reader still sees how long the run was.
 MAX_EVENTS = 1_000_000
 _NEVER_DROPPED = frozenset({"step.end"})
+
+# Steps from one keyframe to the next: a reader that jumps into a log replays no more than these.
+KEYFRAME_STEPS = 64
 
 # Events that wait to be written, at most, while no step ends.
 _BUFFER = 256
@@ -135,6 +140,7 @@ class EventLog:
         self.step = -1
         self.last: dict[str, int] = {}
         self._num_written = 0
+        self._lock = threading.Lock()  # a core has three threads
         self._encoder = msgspec.json.Encoder()
         self._file: IO[bytes] | None = None
         self._is_compressed = path is not None and path.suffix == ".gz"
@@ -165,25 +171,57 @@ class EventLog:
         Returns:
             Its `seq`; -1 if it was dropped.
         """
-        events = self.events
-        seq = len(events)
-        if seq >= MAX_EVENTS and kind not in _NEVER_DROPPED:
-            self.num_dropped += 1
-            return -1
         if self.logical:
             wall_ns = dur_ns = None
-        events.append(
-            Event(
-                seq, self.step, process, kind, request, block, row, cause, data or {}, src, ref, wall_ns, dur_ns, thread
+        elif wall_ns is None:
+            wall_ns = time.monotonic_ns()
+        with self._lock:
+            seq = len(self.events)
+            if seq >= MAX_EVENTS and kind not in _NEVER_DROPPED:
+                self.num_dropped += 1
+                return -1
+            self.events.append(
+                Event(
+                    seq,
+                    self.step,
+                    process,
+                    kind,
+                    request,
+                    block,
+                    row,
+                    cause,
+                    data or {},
+                    src,
+                    ref,
+                    wall_ns,
+                    dur_ns,
+                    thread,
+                )
             )
-        )
-        self.last[kind] = seq
-        if self._file is not None and (kind == "step.end" or seq - self._num_written >= _BUFFER):
-            self.flush()
+            self.last[kind] = seq
+            if self._file is not None and (kind == "step.end" or seq - self._num_written >= _BUFFER):
+                self._flush()
         return seq
+
+    def add_keyframe(self, states: dict[str, dict[str, Any]]) -> None:
+        """Append the whole state, as the first events of a step, and note where it stands.
+
+        Args:
+            states: What each process knows, by its name.
+        """
+        with self._lock:
+            self._flush()
+            offset = None if self._file is None or self._is_compressed else self._file.tell()
+            self._index.append((self.step, offset, len(self.events)))
+        for process, state in states.items():
+            self.add(process, "keyframe", data={"state": state})
 
     def flush(self) -> None:
         """Write what has not been written yet, so that it outlives this process."""
+        with self._lock:
+            self._flush()
+
+    def _flush(self) -> None:
         if self._file is None:
             return
         self._file.write(self._encoder.encode_lines(self.events[self._num_written :]))
@@ -195,7 +233,7 @@ class EventLog:
         """Write the last line, and finish the file. Idempotent."""
         if self._file is None:
             return
-        self.flush()
+        self._flush()
         file, self._file = self._file, None
         with file:
             file.write(self._encoder.encode(Trailer(End(len(self.events), self.num_dropped, self._index))) + b"\n")

@@ -1,61 +1,21 @@
 """Owns putting probes on registered symbols and taking them off again.
 
-A symbol that carries `@on_map` is a plain function until a probe is installed on it; afterwards it is the very same
-object again. Off therefore costs nothing.
+A symbol that carries `@on_map` is a plain function until a probe is installed on it; afterwards it, and every name
+that was bound to it, is the very same object again. Off therefore costs nothing.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
-import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from types import TracebackType
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType, TracebackType
 from typing import Any
 
-from minivllm.sourcemap.registry import MapEntry, lookup
+from minivllm.sourcemap.registry import lookup
+from minivllm.trace.wrap import Around, OnFailure, Probe, ProbedSymbol, wrap
 
-
-@dataclass(slots=True)
-class Call:
-    """One finished call of a probed symbol.
-
-    Attributes:
-        entry: The symbol's row of the source map.
-        args: Its positional arguments, `self` first for a method.
-        result: What it returned.
-        start_ns, end_ns: Monotonic clock around it.
-        memo: What the probe noted before the call.
-    """
-
-    entry: MapEntry
-    args: tuple[Any, ...]
-    result: Any
-    start_ns: int
-    end_ns: int
-    memo: Any = None
-
-
-After = Callable[[Call], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """A probe that also looks before the call.
-
-    Attributes:
-        before: Gets the arguments; what it returns is `Call.memo` afterwards.
-        after: Gets the finished call; None if looking before is all.
-    """
-
-    before: Callable[[tuple[Any, ...]], Any]
-    after: After | None = None
-
-
-Probe = After | Around
 Probes = dict[str, list[Probe]]
-OnFailure = Callable[[MapEntry, str], None]
 
 
 def merge(groups: Iterable[Mapping[str, Probe]]) -> Probes:
@@ -68,31 +28,51 @@ def merge(groups: Iterable[Mapping[str, Probe]]) -> Probes:
 
 
 class Installation:
-    """Probes on symbols, for the length of a `with` block.
+    """Probes on symbols, for the length of a `with` block, in every thread of this process.
+
+    Names that were bound to a function by `from module import function` are replaced, too. Not so what was put
+    elsewhere before (into a list, into a closure): install first, and make the engine inside.
 
     Args:
         probes: Our symbol, "module:qualname", to the probe (or probes) that hear of each of its calls.
         on_failure: Is told, once, of each probe that failed.
+        nested: Tell each call in which other one it happened (`Call.id`, `parent`, `depth`).
 
-    A probe that fails is switched off, and counted in `failures`; the engine goes on.
+    Raises:
+        KeyError: A symbol that is not registered.
+        TypeError: A symbol that is no function: a class, a property.
+
+    A probe that fails is switched off, and named in `failures`; the engine goes on.
     """
 
     def __init__(
-        self, probes: Mapping[str, Probe] | Mapping[str, list[Probe]], on_failure: OnFailure | None = None
+        self,
+        probes: Mapping[str, Probe] | Mapping[str, list[Probe]],
+        on_failure: OnFailure | None = None,
+        *,
+        nested: bool = False,
     ) -> None:
         self._probes: Probes = {
             symbol: probe if isinstance(probe, list) else [probe] for symbol, probe in probes.items()
         }
         self._on_failure = on_failure
+        self._nested = nested
         self._originals: list[tuple[Any, str, Any]] = []
+        self._wrapped: dict[int, tuple[Any, Any]] = {}  # id of a wrapper: itself, and the function in it
         self.failures: dict[str, str] = {}
 
     def __enter__(self) -> Installation:
         # Everything is looked up before anything is changed: a name that is not there leaves all symbols as they were.
         found = [(*_find(symbol), lookup(symbol), probes) for symbol, probes in self._probes.items()]
+        aliased: dict[int, tuple[Any, Any]] = {}
         for owner, name, original, entry, probes in found:
-            self._originals.append((owner, name, original))
-            setattr(owner, name, self._wrap(original, entry, probes))
+            symbol = ProbedSymbol(entry, probes, self._failed, nested=self._nested)
+            wrapper = _rewrap(original, symbol)
+            self._replace(owner, name, original, wrapper)
+            if isinstance(owner, ModuleType):
+                aliased[id(original)] = (original, wrapper)
+        for module, name, value in _names_of(aliased):
+            self._replace(module, name, value, aliased[id(value)][1])
         return self
 
     def __exit__(
@@ -100,55 +80,45 @@ class Installation:
     ) -> None:
         for owner, name, original in reversed(self._originals):
             setattr(owner, name, original)
+        # A module that was first imported inside the block has bound the wrapper itself.
+        for module, name, value in _names_of(self._wrapped):
+            setattr(module, name, self._wrapped[id(value)][1])
         self._originals.clear()
+        self._wrapped.clear()
 
-    def _wrap(self, original: Callable[..., Any], entry: MapEntry, probes: list[Probe]) -> Callable[..., Any]:
-        wrapped = original
-        for probe in probes:
-            wrapped = self._wrap_once(wrapped, entry, probe)
-        return wrapped
+    def _replace(self, owner: Any, name: str, original: Any, wrapper: Any) -> None:
+        self._originals.append((owner, name, original))
+        if isinstance(owner, ModuleType):
+            self._wrapped[id(wrapper)] = (wrapper, original)
+        setattr(owner, name, wrapper)
 
-    def _wrap_once(self, original: Callable[..., Any], entry: MapEntry, probe: Probe) -> Callable[..., Any]:
-        before = probe.before if isinstance(probe, Around) else None
-        after = probe.after if isinstance(probe, Around) else probe
-        is_on = True
+    def _failed(self, symbol: str, message: str) -> None:
+        self.failures[symbol] = message
+        if self._on_failure is not None:
+            self._on_failure(symbol, message)
 
-        def fail(error: Exception) -> None:
-            nonlocal is_on
-            is_on = False
-            message = f"{type(error).__name__}: {error}"
-            self.failures[entry.ours] = message
-            if self._on_failure is not None:
-                self._on_failure(entry, message)
 
-        @functools.wraps(original)
-        def probed_before(*args: Any, **kwargs: Any) -> Any:
-            if is_on:
-                try:
-                    before(args)  # type: ignore[misc]
-                except Exception as error:
-                    fail(error)
-            return original(*args, **kwargs)
+def _rewrap(original: Any, symbol: ProbedSymbol) -> Any:
+    """A wrapper of the same kind as what it wraps."""
+    if isinstance(original, staticmethod | classmethod):
+        return type(original)(wrap(original.__func__, symbol))
+    if isinstance(original, type | property) or not callable(original):
+        what = "class" if isinstance(original, type) else type(original).__name__
+        raise TypeError(f"{symbol.entry.ours} is a {what}: only functions can have probes")
+    return wrap(original, symbol)
 
-        @functools.wraps(original)
-        def probed(*args: Any, **kwargs: Any) -> Any:
-            memo = None
-            if is_on and before is not None:
-                try:
-                    memo = before(args)
-                except Exception as error:
-                    fail(error)
-            start_ns = time.monotonic_ns()
-            result = original(*args, **kwargs)
-            end_ns = time.monotonic_ns()
-            if is_on:
-                try:
-                    after(Call(entry, args, result, start_ns, end_ns, memo))  # type: ignore[misc]
-                except Exception as error:
-                    fail(error)
-            return result
 
-        return probed_before if after is None else probed
+def _names_of(values: Mapping[int, tuple[Any, Any]]) -> Iterator[tuple[ModuleType, str, Any]]:
+    """Where any of these objects (by id) is a global name of a module."""
+    if not values:
+        return
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if not isinstance(module, ModuleType) or names is None:
+            continue
+        for name, value in list(names.items()):
+            if id(value) in values and values[id(value)][0] is value:
+                yield module, name, value
 
 
 def _find(symbol: str) -> tuple[Any, str, Any]:
@@ -158,4 +128,9 @@ def _find(symbol: str) -> tuple[Any, str, Any]:
     *path, name = qualname.split(".")
     for part in path:
         owner = getattr(owner, part)
+    if name not in owner.__dict__:
+        raise KeyError(f"{symbol} is not there")
     return owner, name, owner.__dict__[name]
+
+
+__all__ = ["Around", "Installation", "Probe", "Probes", "merge"]

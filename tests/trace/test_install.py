@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from minivllm.core.kv_cache_manager import KVCacheManager
 from minivllm.entrypoints.llm import LLM
 from minivllm.maps.plan import plan_map
 from minivllm.sampling_params import SamplingParams
-from minivllm.scenarios import run as scenario_run
 from minivllm.scenarios.registry import get_scenario
 from minivllm.scenarios.replay import workload_from_log
 from minivllm.scenarios.run import run_scenario
 from minivllm.scenarios.simulate import simulate_to_log
+from minivllm.trace import recorder
 from minivllm.trace.events import EventLog, Header
 from minivllm.trace.install import Installation, Probe, Probes
 from minivllm.trace.plan_lines import plan_lines
@@ -27,8 +26,7 @@ SCHEDULE = "minivllm.core.scheduler:Scheduler.schedule"
 
 def all_probes() -> dict[str, Probe]:
     log = EventLog(Header())
-    manager = KVCacheManager(8, 4, 64, True)
-    groups = (PlanProbes(log), BlockProbes(log, manager), WorkerProbes(log), FrontendProbes(log, None))
+    groups = (PlanProbes(log), BlockProbes(log), WorkerProbes(log), FrontendProbes(log, None))
     return {symbol: probe for group in groups for symbol, probe in group.probes().items()}
 
 
@@ -96,10 +94,10 @@ def test_a_failing_probe_is_switched_off_and_named_and_the_run_goes_on(
     def one_fails(groups: Any) -> Probes:
         return {**original(groups), symbol: [failing]}
 
-    original = scenario_run.merge
+    original = recorder.merge
     overrides = {"model": str(tiny_model), "block_size": 4}
     whole = run_scenario(get_scenario("hello"), overrides)
-    monkeypatch.setattr(scenario_run, "merge", one_fails)
+    monkeypatch.setattr(recorder, "merge", one_fails)
     run = run_scenario(get_scenario("hello"), overrides)
     expected = 0 if symbol.endswith(".reset_prefix_cache") else 1
     assert len(calls) == expected

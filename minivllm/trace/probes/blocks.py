@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from minivllm.trace.events import EventLog
-from minivllm.trace.install import Around, Call, Probe
 from minivllm.trace.probes.prefixes import PrefixMemory
+from minivllm.trace.wrap import Around, Call, Probe
 
 _MANAGER = "minivllm.core.kv_cache_manager:KVCacheManager"
 _POOL = "minivllm.core.block_pool:BlockPool"
@@ -24,16 +24,15 @@ class BlockProbes:
 
     Args:
         log: Gets the events.
-        manager: The KVCacheManager to watch.
     """
 
-    def __init__(self, log: EventLog, manager: Any) -> None:
+    def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._manager = manager
-        self._memory = PrefixMemory(manager.block_size)
+        self._manager: Any = None
+        self._memory = PrefixMemory()
         self._request: Any = None  # whose slots are being allocated
         self._is_allocating = False
-        self._num_cached_free = sum(b.ref_cnt == 0 and b.block_hash is not None for b in manager.block_pool.blocks)
+        self._num_cached_free = 0
         self._freed: set[int] = set()
         self._evicted: list[int] = []
         self._lookups: dict[str, tuple[int, list[int]]] = {}
@@ -50,6 +49,12 @@ class BlockProbes:
             f"{_POOL}.cache_full_blocks": self._stored,
             f"{_POOL}.reset_prefix_cache": Around(lambda args: _with_hash((args[0], args[0].blocks)), self._reset),
         }
+
+    def watch(self, manager: Any) -> None:
+        """Begin with a KVCacheManager as it stands."""
+        self._manager = manager
+        self._memory.block_size = manager.block_size
+        self._num_cached_free = sum(b.ref_cnt == 0 and b.block_hash is not None for b in manager.block_pool.blocks)
 
     def step_changes(self) -> dict[str, Any]:
         """Counts as they stand now, and the blocks that became free or lost their hash since the last call."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from minivllm.trace.events import EventLog
-from minivllm.trace.install import Call, Probe
+from minivllm.trace.wrap import Call, Probe
 
 _STATE = "minivllm.engine.output_processor:RequestState"
 

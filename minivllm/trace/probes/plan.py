@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from minivllm.trace.events import EventLog
-from minivllm.trace.install import Call, Probe
+from minivllm.trace.wrap import Call, Probe
 
 # How much of the free queue a step's last event carries. `why` needs the front, a picture needs a count.
 NUM_FREE_HEAD = 12

@@ -22,12 +22,12 @@ class _Stored:
 class PrefixMemory:
     """Every block that was published in this run, by hash.
 
-    Args:
+    Attributes:
         block_size: Tokens per block.
     """
 
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
+    def __init__(self) -> None:
+        self.block_size = 0
         self._ever: set[bytes] = set()
         self._cached: dict[bytes, _Stored] = {}
         # Blocks that continue a prefix, by its hash and their own first token, oldest first.
@@ -36,7 +36,7 @@ class PrefixMemory:
 
     def store(self, request: Any, index: int, hashes: Sequence[bytes]) -> None:
         """Note that a request published its full blocks from `index` on."""
-        size = self._block_size
+        size = self.block_size
         parent = request.block_hashes[index - 1] if index else None
         tokens = request._all_token_ids
         for i, block_hash in enumerate(hashes, index):
@@ -95,8 +95,8 @@ class PrefixMemory:
             return missing | {"why": "caching_off"}
         if request.sampling_params.skip_reading_prefix_cache:
             return missing | {"why": "not_asked"}
-        if num_hit_blocks * self._block_size == asked:
-            is_full = request.num_tokens - asked == self._block_size
+        if num_hit_blocks * self.block_size == asked:
+            is_full = request.num_tokens - asked == self.block_size
             return missing | {"why": "last_token" if is_full else "not_full"}
         block_hash = request.block_hashes[num_hit_blocks]
         if block_hash in self._ever:
@@ -105,8 +105,8 @@ class PrefixMemory:
 
     def _differs(self, request: Any, index: int) -> dict[str, Any] | None:
         """The cached block that continues the same prefix and agrees for longest; None if nothing does."""
-        start = index * self._block_size
-        tokens = request._all_token_ids[start : start + self._block_size]
+        start = index * self.block_size
+        tokens = request._all_token_ids[start : start + self.block_size]
         parent = request.block_hashes[index - 1] if index else None
         best: tuple[int, str] | None = None
         for block_hash in self._children.get((parent, tokens[0]), ()):

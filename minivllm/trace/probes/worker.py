@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from minivllm.trace.events import EventLog
-from minivllm.trace.install import Around, Call, Probe
+from minivllm.trace.wrap import Around, Call, Probe
 
 _RUNNER = "minivllm.worker.gpu_model_runner:GPUModelRunner"
 
@@ -32,7 +32,7 @@ class WorkerProbes:
         self._came = now.keys() - before.keys()
         if before == now:
             return
-        data = {
+        data: dict[str, Any] = {
             "taken": {i: row for i, row in now.items() if i not in before},
             "moved": [[i, before[i], row] for i, row in now.items() if before.get(i, row) != row],
             "freed": {i: row for i, row in before.items() if i not in now},
