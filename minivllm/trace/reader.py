@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import msgspec
 
-from minivllm.trace.events import SCHEMA, Event, Header, Trailer
+from minivllm.trace.events import SCHEMA, End, Event, Header, Trailer
 from minivllm.trace.replay import State
 
 _CHUNK = 1 << 20
@@ -92,13 +92,14 @@ def read_window(path: Path, first: int, last: int) -> Log:
     reading = _Reading(path, before=first)
     state = State(reading.header)
     inside: list[Event] = []
-    after: list[Event] = []
+    after: list[Event] = []  # of the step behind the window
     last_step = -1
     for event in reading.events():
-        if event.step > last + 1:
+        if event.step > last + 1 and reading.has_index:
             break
         if event.step > last:
-            after.append(event)
+            if event.step == last + 1:
+                after.append(event)
             continue
         last_step = max(last_step, event.step)
         if event.step >= first:
@@ -140,6 +141,7 @@ class _Reading:
 
     Attributes:
         header: The first line.
+        has_index: The log's end was read first, and all of it is known.
         keyframe_step: Step of the keyframe where the pass begins; None for the beginning.
         num_dropped: Events that the writer left out; known at the end of the log.
         truncated: The end of the log is missing.
@@ -150,6 +152,7 @@ class _Reading:
 
     def __init__(self, path: Path, before: int | None = None) -> None:
         self._path = path
+        self.has_index = False
         self.keyframe_step: int | None = None
         self.num_dropped = 0
         self.truncated = True  # until the trailer is read
@@ -198,7 +201,10 @@ class _Reading:
     def _keyframe(self, before: int) -> tuple[int, int]:
         """Where the last keyframe before an iteration stands: its byte, and the seq of its first event."""
         found = (0, 0)
-        for step, offset, seq in _index(self._path):
+        if (end := _end(self._path)) is None:
+            return found
+        self.has_index, self.num_dropped, self.truncated = True, end.dropped, False
+        for step, offset, seq in end.index:
             if step < before and offset is not None:
                 self.keyframe_step, found = step, (offset, seq)
         return found
@@ -219,16 +225,16 @@ class _Reading:
                 yield rest
 
 
-def _index(path: Path) -> list[tuple[int, int | None, int]]:
-    """The trailer's index; empty if the log was cut off."""
+def _end(path: Path) -> End | None:
+    """What the last line says; None if the log was cut off."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _CHUNK))
         last_line = file.read().rstrip(b"\n").rpartition(b"\n")[2]
     try:
-        return _TRAILER.decode(last_line).end.index
+        return _TRAILER.decode(last_line).end
     except msgspec.DecodeError:
-        return []
+        return None
 
 
 def _decompressed(file: IO[bytes], path: Path) -> Iterator[bytes]:
