@@ -7,10 +7,12 @@ A name that a class sets on `self` in any of its methods is a field of the class
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+_WITH_BODY = (ast.If, ast.Try, ast.With, ast.AsyncWith, ast.For, ast.AsyncFor, ast.While, ast.Match)
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ def _visit_body(body: list[ast.stmt], prefix: str, names: dict[str, Definition])
             names.setdefault(prefix + node.name, _function(node))
             _visit_body(node.body, f"{prefix}{node.name}.", names)
             if prefix:
-                _add_own_fields(node, prefix, names)
+                _add_own_fields(node.body, prefix, names)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             for name, origin in _imports(node):
                 names.setdefault(prefix + name, Definition(node.lineno, "import", node, origin=origin))
@@ -98,13 +100,16 @@ def _function(node: Function) -> Definition:
     return Definition(node.lineno, "function", node, parameters, body_line=first.lineno, doc=_first_paragraph(node))
 
 
-def _add_own_fields(method: Function, prefix: str, names: dict[str, Definition]) -> None:
-    for node in ast.walk(method):
+def _add_own_fields(body: list[ast.stmt], prefix: str, names: dict[str, Definition]) -> None:
+    for node in body:
         if isinstance(node, ast.Assign):
             targets = node.targets
         elif isinstance(node, ast.AnnAssign | ast.AugAssign):
             targets = [node.target]
         else:
+            # Statements only: walking every expression takes most of the time.
+            for inner in _inner_bodies(node):
+                _add_own_fields(inner, prefix, names)
             continue
         for target in _attributes(targets):
             if isinstance(target.value, ast.Name) and target.value.id == "self":
@@ -137,10 +142,10 @@ def _is_text(node: ast.AST) -> bool:
 
 def _inner_bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
     """What stands below if, try and with belongs to the same scope."""
-    if isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While):
+    if isinstance(node, _WITH_BODY):
         for name in ("body", "orelse", "finalbody"):
             yield getattr(node, name, [])
-        for handler in getattr(node, "handlers", []):
+        for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
             yield handler.body
 
 
@@ -163,5 +168,13 @@ def _dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _first_paragraph(node: ast.AsyncFunctionDef | ast.FunctionDef | ast.ClassDef | ast.Module) -> str:
-    return " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+def _first_paragraph(node: Function | ast.ClassDef | ast.Module) -> str:
+    first = node.body[0] if node.body else None
+    if (
+        not isinstance(first, ast.Expr)
+        or not isinstance(first.value, ast.Constant)
+        or not isinstance(first.value.value, str)
+    ):
+        return ""
+    # Cleaning a docstring (ast.get_docstring) takes longer than parsing its file; white space is all that differs.
+    return " ".join(re.split(r"\n\s*\n", first.value.value, maxsplit=1)[0].split())

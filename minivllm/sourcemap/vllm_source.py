@@ -7,6 +7,7 @@ import importlib.util
 import re
 import tarfile
 import zipfile
+import zlib
 from abc import ABC, abstractmethod
 from pathlib import Path, PurePosixPath
 
@@ -16,7 +17,7 @@ _VERSION_FILES = ("vllm/_version.py", "vllm/version.py")
 _METADATA_FILES = ("METADATA", "PKG-INFO")
 
 
-class VllmMissingError(RuntimeError):
+class VllmMissingError(ValueError):
     """There is no vLLM where it was looked for; the message says what to do."""
 
     is_lacking = True
@@ -128,7 +129,10 @@ def open_vllm(where: str) -> VllmSource:
         root = path.parent if path.name == "vllm" and (path / "__init__.py").exists() else path
         found: VllmSource = FolderSource(root)
     elif path.is_file():
-        found = ArchiveSource(path)
+        try:
+            found = ArchiveSource(path)
+        except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:
+            raise ValueError(f"{where}: the archive is damaged ({error}); download it again") from None
     else:
         raise ValueError(f"{where}: there is no such file or folder; give an unzipped vLLM, or a wheel or sdist of it")
     if not found.paths:

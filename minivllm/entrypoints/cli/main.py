@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from minivllm import __version__
-from minivllm.entrypoints.cli import bench, chat, doctor, generate, map_, model, scenario, simulate, trace
+from minivllm.entrypoints.cli import bench, chat, doctor, generate, map_, model, scenario, simulate, trace, where
 from minivllm.entrypoints.cli.common import examples
 from minivllm.entrypoints.cli.errors import FINE, INTERRUPTED, USAGE, say
 
@@ -51,6 +51,7 @@ map_.register(app)
 simulate.register(app)
 generate.register(app)
 chat.register(app)
+where.register(app)
 scenario.register(app)
 model.register(app)
 doctor.register(app)
