@@ -177,7 +177,9 @@ def _with_stages(roots: list[Node], stages: list[Node]) -> list[Node]:
         if not stage.is_sync and stage.device_ns is None:
             continue
         around = _innermost(roots, stage)
-        if stage.is_sync and around is not None:
+        if stage.is_sync and around is not None and around.src == stage.src:
+            around.is_sync = True
+        elif stage.is_sync and around is not None:
             around.children.append(stage)
             around.children.sort(key=lambda node: node.start_ns or 0)
         elif around is not None:

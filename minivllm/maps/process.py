@@ -21,6 +21,12 @@ MESSAGE_SOURCES = {
     "EngineCoreRequest": ("minivllm.core.messages:EngineCoreRequest", "vllm/v1/engine/__init__.py::EngineCoreRequest"),
     "EngineCoreOutputs": ("minivllm.core.messages:EngineCoreOutputs", "vllm/v1/engine/__init__.py::EngineCoreOutputs"),
     "AbortRequests": ("minivllm.engine.wire:AbortRequests", "vllm/v1/engine/core_client.py::MPClient.abort_requests"),
+    "UtilityCall": ("minivllm.engine.wire:UtilityCall", "vllm/v1/engine/core_client.py::SyncMPClient.call_utility"),
+    "UtilityOutput": ("minivllm.engine.wire:UtilityOutput", "vllm/v1/engine/__init__.py::UtilityOutput"),
+    "EngineCoreReadyResponse": (
+        "minivllm.engine.wire:EngineCoreReadyResponse",
+        "vllm/v1/engine/__init__.py::EngineCoreReadyResponse",
+    ),
     "SchedulerOutput": (
         "minivllm.core.scheduler_output:SchedulerOutput",
         "vllm/v1/core/sched/output.py::SchedulerOutput",
@@ -43,7 +49,7 @@ def process_map(log: Log) -> dict[str, Any]:
     # A CPU computes in the worker's own memory: nothing crosses to it.
     has_device = log.header.device not in ("", "cpu")
     steps = log.by_step()
-    messages: list[dict[str, Any]] = []
+    messages = list(_recorded([event for event in log.events if event.step < 0]))
     iterations = []
     last_active: dict[str, int] = {}
     for step in sorted(steps):
@@ -219,6 +225,13 @@ def _wait(step: int, message: dict[str, Any], start: int | None, end: int | None
         "dur_ns": None if start is None or end is None else end - start,
         "seq": message["seq"],
     }
+
+
+def messages_of(process: dict[str, Any], iteration: dict[str, Any]) -> list[dict[str, Any]]:
+    """The messages of an iteration; with the first one also those that crossed before it, while the core started."""
+    number = iteration["iteration"]
+    is_first = iteration is process["iterations"][0]
+    return [m for m in process["messages"] if m["iteration"] == number or (is_first and m["iteration"] < number)]
 
 
 def in_order(iteration: dict[str, Any], messages: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:

@@ -62,9 +62,10 @@ def _waits(iteration: dict[str, Any]) -> Iterator[str]:
         if wait["dur_ns"] is not None:
             pair = (wait["process"], wait["for"])
             totals[pair] = totals.get(pair, 0) + wait["dur_ns"]
+    long = {pair: ns for pair, ns in totals.items() if ns >= (iteration["dur_ns"] or 0) / 100}
     clauses = [
         f"the {TITLES[role]} waited {ns / 1e6:.2f} ms for the {TITLES[other]}"
-        for (role, other), ns in sorted(totals.items(), key=lambda entry: -entry[1])
+        for (role, other), ns in sorted(long.items(), key=lambda entry: -entry[1])
     ]
     if clauses:
         text = "; ".join(clauses)
@@ -79,7 +80,7 @@ def _sharing(process: dict[str, Any]) -> Iterator[str]:
     for pid, names in by_pid.items():
         if len(names) > 1:
             yield (
-                f"{_listed(names)} are one process here (pid {pid}): what crosses between them is a call, "
+                f"One process (pid {pid}) is {_listed(names)}: what crosses between them is a call, "
                 "and its bytes are what it would weigh as a message."
             )
 

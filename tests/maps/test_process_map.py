@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from minivllm.maps.lifecycle import transitions
-from minivllm.maps.process import process_map
+from minivllm.maps.process import messages_of, process_map
 from minivllm.maps.render.mermaid import sequence_diagram, state_diagram
 from minivllm.maps.render.process import ProcessRenderer
 from minivllm.maps.tell_process import tell
@@ -47,8 +47,8 @@ def drawn(log: Log, width: int, *, ascii_only: bool = False) -> str:
 
 def told(log: Log, iteration: int) -> list[str]:
     process = process_map(log)
-    messages = [m for m in process["messages"] if m["iteration"] == iteration]
-    return tell(process, process["iterations"][iteration], messages, log.header)
+    entry = process["iterations"][iteration]
+    return tell(process, entry, messages_of(process, entry), log.header)
 
 
 def waits(log: Log, iteration: int) -> dict[tuple[str, str], int | None]:
@@ -70,6 +70,17 @@ def test_messages_have_the_keys_of_the_contract() -> None:
     assert (first["boundary"], first["from"], first["to"], first["bytes"]) == (2, "engine_core", "worker", 1900)
     assert first["recv_ns"] - first["send_ns"] == US
     assert first["src"] == "minivllm.core.scheduler_output:SchedulerOutput"
+
+
+def test_what_crossed_while_the_core_started_stands_with_the_first_iteration() -> None:
+    builder = gpu_log()
+    builder.step = -1
+    builder.message(1, ("engine_core", "frontend"), "EngineCoreReadyResponse", 0, 1, 16, channel="zmq")
+    log = builder.log()
+    process = process_map(log)
+    shown = [[m["type"] for m in messages_of(process, entry)] for entry in process["iterations"]]
+    assert ["EngineCoreReadyResponse" in types for types in shown] == [True, False, False]
+    assert "EngineCoreReadyResponse" in drawn(log, 120)
 
 
 def test_who_waits_for_whom_is_the_time_between_its_own_work_and_what_comes() -> None:
@@ -128,8 +139,8 @@ def test_sentences_name_the_longest_wait_first() -> None:
 
 
 def test_roles_of_one_process_are_told_of() -> None:
-    [sentence] = [s for s in told(gpu_log().log(), 0) if "one process" in s]
-    assert sentence.startswith("EngineCore and worker are one process here (pid 42)")
+    [sentence] = [s for s in told(gpu_log().log(), 0) if "One process" in s]
+    assert sentence.startswith("One process (pid 42) is EngineCore and worker:")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

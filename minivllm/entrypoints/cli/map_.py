@@ -169,7 +169,7 @@ def _fresh(log: Path | None, scenario: str | None) -> Log:
     note(f"running {scenario} ...")
     from minivllm.scenarios.run import run_scenario
 
-    run = run_scenario(chosen, {}, log_path=new_log_path(chosen.name))
+    run = run_scenario(chosen, {}, log_path=new_log_path(chosen.name), level="function")
     note(f"log: {run.log.path}")
     return run.log
 

@@ -150,10 +150,11 @@ def _process_document(log: Log, chosen: list[int], request: str | None) -> dict[
     from minivllm.maps.process import process_map
 
     process = process_map(log)
+    first = process["iterations"][0]["iteration"]  # with it stands what crossed before, while the core started
     process["messages"] = [
         message
         for message in process["messages"]
-        if message["iteration"] in chosen and (request is None or request in message["requests"])
+        if max(message["iteration"], first) in chosen and (request is None or request in message["requests"])
     ]
     process["iterations"] = [entry for entry in process["iterations"] if entry["iteration"] in chosen]
     return process

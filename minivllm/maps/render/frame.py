@@ -105,11 +105,18 @@ def vllm_place(ref: str | None) -> str:
     return (ref or "").removeprefix("vllm/").removeprefix("v1/")
 
 
+def cuttable(text: str) -> Text:
+    """A dim cell that is cut, not wrapped, when its column has to give way."""
+    return Text(text, style="dim", no_wrap=True, overflow="ellipsis")
+
+
 def in_ms(ns: float | None, dash: str = "–") -> str:
     """A time with its unit: "4.92 ms", "0.087 ms", "123 ms"."""
     if ns is None:
         return dash
     ms = ns / 1e6
+    if ms < 0.0005:
+        return "<1 µs"
     digits = 0 if ms >= 100 else 1 if ms >= 10 else 2 if ms >= 1 else 3
     return f"{ms:.{digits}f} ms"
 
@@ -128,7 +135,9 @@ def in_percent(share: float | None, dash: str = "–") -> str:
     """A share of the whole: "94 %"; what is there but small is "<1 %"."""
     if share is None:
         return dash
-    return "<1 %" if 0 < share < 0.005 else f"{share * 100:.0f} %"
+    if 0 < share < 0.005:
+        return "<1 %"
+    return ">99 %" if 0.995 <= share < 1 else f"{share * 100:.0f} %"
 
 
 def listed(names: Sequence[str], limit: int = 6) -> str:

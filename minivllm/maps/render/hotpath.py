@@ -12,12 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from minivllm.maps.render.frame import MEDIUM, NARROW, WIDE, Frame, in_ms, in_percent, vllm_place
+from minivllm.maps.render.frame import MEDIUM, NARROW, WIDE, Frame, cuttable, in_ms, in_percent, vllm_place
 from minivllm.maps.tell_hotpath import tell
+from minivllm.maps.tell_process import TITLES
 from minivllm.trace.events import Header
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _PLANE_STYLE = {"control": "cyan", "data": "magenta"}
+_PLANE_NAME = {"control": "ctrl", "data": "data"}
 _SYNC_STYLE = "bold yellow"
 
 
@@ -79,7 +81,8 @@ class HotPathRenderer:
     def _tree(self) -> Table:
         width = self._frame.width
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-        table.add_column("call", no_wrap=True, overflow="ellipsis", min_width=24)
+        # Where there is not enough room, a column gives way whose cells may be cut: all others are no_wrap.
+        table.add_column("call", min_width=24)
         if width >= NARROW:
             table.add_column("plane", no_wrap=True)
         if self._timed:
@@ -95,7 +98,7 @@ class HotPathRenderer:
         if width >= MEDIUM:
             table.add_column("our source", no_wrap=True)
         if width >= WIDE:
-            table.add_column("vLLM, below vllm/v1/", no_wrap=True, overflow="ellipsis", style="dim")
+            table.add_column("vLLM, below vllm/v1/")
         for prefix, node in self._lines(self._step["tree"], "", is_root=True):
             table.add_row(*self._row(prefix, node))
         return table
@@ -110,19 +113,22 @@ class HotPathRenderer:
     def _row(self, prefix: str, node: dict[str, Any]) -> list[str | Text]:
         width = self._frame.width
         style = _SYNC_STYLE if node["is_sync"] else _PLANE_STYLE[node["plane"]]
-        call = Text(prefix, style="dim")
-        call.append("waits for the device" if node["is_sync"] else node["name"], style=style)
+        call = Text(prefix, style="dim", no_wrap=True, overflow="ellipsis")
+        call.append(node["name"], style=style)
         if self._timed and node["calls"] > 1:
             call.append(f" ×{node['calls']}", style="not dim")
         if node["is_sync"]:
             call.append(" ◀ sync", style=_SYNC_STYLE)
+        if not prefix and self._timed:
+            thread = f", {node['thread']}" if node["thread"] else ""
+            call.append(f"  in {TITLES[node['process']]}{thread}", style="not bold dim")
         cells: list[str | Text] = [call]
         if width >= NARROW:
-            cells.append(Text(node["plane"], style=_PLANE_STYLE[node["plane"]]))
+            cells.append(Text(_PLANE_NAME[node["plane"]], style=_PLANE_STYLE[node["plane"]]))
         if self._timed:
             cells += [in_ms(node["cpu_ns"]), in_ms(node["self_ns"]), in_percent(node["share"])]
             if width >= NARROW:
-                cells.append(Text(bar(node["share"] or 0.0, 20 if width >= WIDE else 10), style=style))
+                cells.append(Text(bar(node["share"] or 0.0, 16 if width >= WIDE else 6), style=style))
             if self._has_device():
                 cells.append(in_ms(node["device_ns"]) if node["device_ns"] is not None else "")
         else:
@@ -130,7 +136,7 @@ class HotPathRenderer:
         if width >= MEDIUM:
             cells.append(self._frame.place(node["src"]))
         if width >= WIDE:
-            cells.append(vllm_place(node["ref"]))
+            cells.append(cuttable(vllm_place(node["ref"])))
         return cells
 
     def _has_device(self) -> bool:
@@ -140,34 +146,39 @@ class HotPathRenderer:
 
     def _stages(self) -> Table:
         width = self._frame.width
+        has_bar, has_vllm, has_plane = width >= WIDE, width >= MEDIUM, width >= MEDIUM
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-        table.add_column("stage", no_wrap=True, min_width=20)
-        if width >= NARROW:
+        table.add_column("stage", no_wrap=True)
+        if has_plane:
             table.add_column("plane", no_wrap=True)
-        table.add_column("times", justify="right", no_wrap=True)
-        table.add_column("median", justify="right", no_wrap=True)
-        table.add_column("p99", justify="right", no_wrap=True)
-        if width >= NARROW:
+        for heading in ("times", "median", "p99"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        if has_bar:
             table.add_column("in all", justify="right", no_wrap=True)
+        if width >= NARROW:
             table.add_column("share", justify="right", no_wrap=True)
+        if has_bar:
             table.add_column("", no_wrap=True)
-        if width >= MEDIUM:
+        if width >= NARROW:
             table.add_column("our source", no_wrap=True)
-        if width >= WIDE:
-            table.add_column("vLLM, below vllm/v1/", no_wrap=True, overflow="ellipsis", style="dim")
+        if has_vllm:
+            table.add_column("vLLM, below vllm/v1/")
         for row in self._run["stages"]:
             style = _PLANE_STYLE[row["plane"]]
             cells: list[str | Text] = [Text(row["name"], style=style)]
-            if width >= NARROW:
-                cells.append(Text(row["plane"], style=style))
+            if has_plane:
+                cells.append(Text(_PLANE_NAME[row["plane"]], style=style))
             cells += [str(row["calls"]), in_ms(row["median_ns"]), in_ms(row["p99_ns"])]
+            if has_bar:
+                cells.append(in_ms(row["cpu_ns"]))
             if width >= NARROW:
-                cells += [in_ms(row["cpu_ns"]), in_percent(row["share"])]
-                cells.append(Text(bar(row["share"] or 0.0, 20 if width >= WIDE else 10), style=style))
-            if width >= MEDIUM:
+                cells.append(in_percent(row["share"]))
+            if has_bar:
+                cells.append(Text(bar(row["share"] or 0.0, 16 if width >= WIDE else 6), style=style))
+            if width >= NARROW:
                 cells.append(self._frame.place(row["src"]))
-            if width >= WIDE:
-                cells.append(vllm_place(row["ref"]))
+            if has_vllm:
+                cells.append(cuttable(vllm_place(row["ref"])))
             table.add_row(*cells)
         return table
 

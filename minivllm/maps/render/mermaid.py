@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from minivllm.maps.lifecycle import START
-from minivllm.maps.process import in_order
+from minivllm.maps.process import in_order, messages_of
 from minivllm.maps.render.frame import in_bytes, in_ms
 from minivllm.maps.stages import WHOLE_STEP
 from minivllm.maps.tell_process import TITLES
@@ -21,8 +21,7 @@ def sequence_diagram(process: dict[str, Any], iterations: list[dict[str, Any]]) 
     for iteration in iterations:
         over = first if first == last else f"{first},{last}"
         lines.append(f"    Note over {over}: iteration {iteration['iteration']}, {iteration['num_tokens']} tokens")
-        messages = [m for m in process["messages"] if m["iteration"] == iteration["iteration"]]
-        for kind, item in in_order(iteration, messages):
+        for kind, item in in_order(iteration, messages_of(process, iteration)):
             if kind == "message":
                 lines.append(_arrow(item))
             elif kind == "stage" and item["name"] != WHOLE_STEP:

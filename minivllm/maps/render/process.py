@@ -6,16 +6,16 @@ Three layouts: with the source beside each line, without, and, below 80 columns,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from minivllm.maps.process import in_order, moment
+from minivllm.maps.process import in_order, messages_of, moment
 from minivllm.maps.render.canvas import Row
-from minivllm.maps.render.frame import MEDIUM, NARROW, WIDE, Frame, in_bytes, in_ms, vllm_place
+from minivllm.maps.render.frame import MEDIUM, NARROW, WIDE, Frame, cuttable, in_bytes, in_ms, vllm_place
 from minivllm.maps.stages import ROLES, SYNC, WHOLE_STEP
 from minivllm.maps.tell_process import TITLES, tell
 from minivllm.trace.events import Header
@@ -57,7 +57,7 @@ class ProcessRenderer:
     def draw(self, iteration: dict[str, Any]) -> None:
         """One iteration."""
         frame = self._frame
-        messages = [m for m in self._map["messages"] if m["iteration"] == iteration["iteration"]]
+        messages = messages_of(self._map, iteration)
         right = f"one column a process {frame.glyphs.dot} time runs down"
         frame.print(frame.rule(f"process map {frame.glyphs.dot} iteration {iteration['iteration']}", right))
         for sentence in tell(self._map, iteration, messages, frame.header):
@@ -120,13 +120,12 @@ class ProcessRenderer:
                 titles.put(self._columns[right] - cell_len(text) - 2, text, "bold")
         yield titles.text()
         yield pids.text()
-        num_loops = max((len(entries[role]["loops"]) for role in self._roles), default=0)
-        for k in range(num_loops):
+        loops = _loops(self._map["processes"])
+        for k in range(max(map(len, loops.values()), default=0)):
             row = Row(self._frame.width)
-            for role in self._roles:
-                loops = entries[role]["loops"]
-                if k < len(loops):
-                    row.put(self._columns[role], _cut(f"{loops[k]}()", self._space(role)), "dim italic")
+            for role, names in loops.items():
+                if k < len(names):
+                    row.put(self._columns[role], _cut(names[k], self._space(role)), "dim italic")
             yield row.text()
 
     def _channel(self, boundary: int) -> str | None:
@@ -266,19 +265,29 @@ class ProcessRenderer:
             if kind != "wait" and item["src"]:
                 name = item["type"] if kind == "message" else item["name"]
                 times = [_took(kind, item)] if self._timed else []
-                rows.setdefault((name, item["src"]), [name, *times, frame.place(item["src"]), vllm_place(item["ref"])])
+                places = [frame.place(item["src"]), cuttable(vllm_place(item["ref"]))]
+                rows.setdefault((name, item["src"]), [name, *times, *places])
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
         # Where there is not enough room, vLLM's column alone gives way.
         headings = ("where it is", "took", "our source") if self._timed else ("where it is", "our source")
-        for heading, column in zip(headings, zip(*rows.values(), strict=True), strict=False):
-            widest = max(cell_len(str(cell)) for cell in (heading, *column))
-            justify: Literal["left", "right"] = "right" if heading == "took" else "left"
-            table.add_column(heading, justify=justify, no_wrap=True, min_width=min(widest, frame.width // 2))
+        for heading in headings:
+            table.add_column(heading, justify="right" if heading == "took" else "left", no_wrap=True)
         if frame.width >= MEDIUM:
-            table.add_column("vLLM 0.27.1, below vllm/v1/", no_wrap=True, overflow="ellipsis", style="dim")
+            table.add_column("vLLM 0.27.1, below vllm/v1/")
         for cells in rows.values():
             table.add_row(*cells[: len(table.columns)])
         return table
+
+
+def _loops(processes: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """What stands in each column's title: the loops of its process, or that it has none of its own."""
+    titles: dict[str, list[str]] = {}
+    owners: dict[int, str] = {}
+    for entry in processes:
+        names = [f"{loop.rpartition(':')[2].rpartition('.')[2]}()" for loop in entry["loops"]]
+        owner = owners.setdefault(entry["pid"], entry["name"]) if entry["pid"] is not None else entry["name"]
+        titles[entry["name"]] = names if owner == entry["name"] else [f"in {TITLES[owner]}'s process"]
+    return titles
 
 
 def _took(kind: str, item: dict[str, Any]) -> str:
@@ -290,7 +299,8 @@ def _took(kind: str, item: dict[str, Any]) -> str:
 def _facts(message: dict[str, Any]) -> list[str]:
     size = in_bytes(message["bytes"])
     sent, received = message["send_ns"], message["recv_ns"]
-    latency = in_ms(received - sent) if sent is not None and received is not None else None
+    is_told = sent is not None and received is not None and received - sent >= 500
+    latency = in_ms(received - sent) if is_told else None
     return [fact for fact in (size, latency) if fact is not None]
 
 
