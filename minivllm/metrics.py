@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from minivllm.config import VllmConfig
+from minivllm.config import CacheConfig, VllmConfig
 from minivllm.core.messages import SchedulerStats
 from minivllm.core.request import FinishReason
 from minivllm.sampling_params import SamplingParams
@@ -55,6 +55,15 @@ class EngineMetrics:
 
         self._running = self._gauge("num_requests_running", "Requests that run.")
         self._waiting = self._gauge("num_requests_waiting", "Requests that wait for their turn.")
+        by_reason = Gauge(
+            "minivllm:num_requests_waiting_by_reason",
+            "Those that wait for room (capacity), and those that were passed over (deferred).",
+            [*self._labels, "reason"],
+            registry=self.registry,
+        )
+        self._waiting_by_reason = {
+            reason: by_reason.labels(**self._labels, reason=reason) for reason in ("capacity", "deferred")
+        }
         self._kv_usage = self._gauge("kv_cache_usage_perc", "Share of the KV cache that requests hold; 1 is all.")
         self._counters = {
             "prefix_cache_queries": self._counter("prefix_cache_queries", "Tokens looked up in the prefix cache."),
@@ -63,6 +72,15 @@ class EngineMetrics:
         }
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests with a first token.")
         self._cached_tokens = self._counter("prompt_tokens_cached", "Those of them that came from the prefix cache.")
+        by_source = Counter(
+            "minivllm:prompt_tokens_by_source",
+            "Prompt tokens that were computed, and those that the prefix cache had.",
+            [*self._labels, "source"],
+            registry=self.registry,
+        )
+        self._prompt_tokens_by_source = {
+            source: by_source.labels(**self._labels, source=source) for source in ("local_compute", "local_cache_hit")
+        }
         self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         self._success = Counter(
             "minivllm:request_success",
@@ -73,6 +91,12 @@ class EngineMetrics:
         self._step_tokens = self._histogram("iteration_tokens_total", "Tokens of a step.", _STEP_TOKENS)
         self._request_prompt = self._histogram("request_prompt_tokens", "Tokens of a prompt.", lengths)
         self._request_generation = self._histogram("request_generation_tokens", "Tokens of an output.", lengths)
+        self._prefill_computed = self._histogram(
+            "request_prefill_kv_computed_tokens", "Tokens of a prompt that were computed, not cached.", lengths
+        )
+        self._longest = self._histogram(
+            "request_max_num_generation_tokens", "Tokens of the longest completion of a request.", lengths
+        )
         self._n = self._histogram("request_params_n", "Completions asked for.", _COMPLETIONS)
         self._max_tokens = self._histogram("request_params_max_tokens", "Output limit asked for.", lengths)
         self._first_token = self._histogram("time_to_first_token_seconds", "Arrival to first token.", _FIRST_TOKEN)
@@ -94,6 +118,9 @@ class EngineMetrics:
         """What the core counted."""
         self._running.set(stats.num_running_reqs)
         self._waiting.set(stats.num_waiting_reqs)
+        skipped = stats.num_skipped_waiting_reqs
+        self._waiting_by_reason["capacity"].set(stats.num_waiting_reqs - skipped)
+        self._waiting_by_reason["deferred"].set(skipped)
         self._kv_usage.set(stats.kv_cache_usage)
         for name, counter in self._counters.items():
             total = getattr(stats, name)
@@ -121,6 +148,8 @@ class EngineMetrics:
             times.first_token = now
             self._prompt_tokens.inc(prompt_len)
             self._cached_tokens.inc(num_cached_tokens)
+            self._prompt_tokens_by_source["local_compute"].inc(prompt_len - num_cached_tokens)
+            self._prompt_tokens_by_source["local_cache_hit"].inc(num_cached_tokens)
             self._first_token.observe(now - times.arrival)
         else:
             self._next_token.observe(now - times.last_token)
@@ -131,9 +160,8 @@ class EngineMetrics:
         times: RequestTimes,
         reason: FinishReason,
         prompt_len: int,
+        num_cached_tokens: int,
         num_tokens: int,
-        params: SamplingParams,
-        n: int,
     ) -> None:
         """A completion ended.
 
@@ -141,19 +169,15 @@ class EngineMetrics:
             times: Of the request.
             reason: Why it ended.
             prompt_len: Tokens of its prompt.
+            num_cached_tokens: Those of them that were found in the cache.
             num_tokens: Tokens of its output.
-            params: What was asked for.
-            n: How many completions its request asked for, with the last one; 0 with the others.
         """
         self._success.labels(**self._labels, finished_reason=str(reason)).inc()
         self._request_prompt.observe(prompt_len)
         self._request_generation.observe(num_tokens)
-        if params.max_tokens is not None:
-            self._max_tokens.observe(params.max_tokens)
-        if n:
-            self._n.observe(n)
         if times.first_token == 0.0:
             return  # it was given up before it brought anything
+        self._prefill_computed.observe(prompt_len - num_cached_tokens)
         self._e2e.observe(times.last_token - times.arrival)
         scheduled = times.scheduled or times.first_token
         self._queue.observe(scheduled - times.arrival)
@@ -162,6 +186,33 @@ class EngineMetrics:
         self._inference.observe(times.last_token - scheduled)
         if num_tokens > 1:
             self._per_token.observe((times.last_token - times.first_token) / (num_tokens - 1))
+
+    def record_request(self, params: SamplingParams, n: int, longest: int) -> None:
+        """All completions of a request have ended.
+
+        Args:
+            params: What was asked for.
+            n: How many completions there were.
+            longest: Tokens of the longest of them.
+        """
+        if params.max_tokens is not None:
+            self._max_tokens.observe(params.max_tokens)
+        self._n.observe(n)
+        self._longest.observe(longest)
+
+    def record_cache_config(self, cache_config: CacheConfig) -> None:
+        """How the KV cache is cut; its number of blocks is known when the core is ready."""
+        facts = {
+            "block_size": cache_config.block_size,
+            "num_gpu_blocks": cache_config.num_gpu_blocks,
+            "enable_prefix_caching": cache_config.enable_prefix_caching,
+            "kv_cache_memory_bytes": cache_config.kv_cache_memory_bytes,
+            "gpu_memory_utilization": cache_config.gpu_memory_utilization,
+        }
+        info = Gauge(
+            "minivllm:cache_config_info", "Settings of the KV cache.", ["engine", *facts], registry=self.registry
+        )
+        info.labels(engine=self._labels["engine"], **facts).set(1)
 
     def text(self) -> str:
         """Everything, in the format that Prometheus reads."""

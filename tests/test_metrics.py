@@ -16,12 +16,14 @@ SMALL: dict[str, Any] = {"max_model_len": 256, "num_gpu_blocks_override": 129, "
 NAMES = [
     "num_requests_running",
     "num_requests_waiting",
+    "num_requests_waiting_by_reason",
     "kv_cache_usage_perc",
     "prefix_cache_queries",
     "prefix_cache_hits",
     "num_preemptions",
     "prompt_tokens",
     "prompt_tokens_cached",
+    "prompt_tokens_by_source",
     "generation_tokens",
     "iteration_tokens_total",
     "time_to_first_token_seconds",
@@ -37,15 +39,24 @@ NAMES = [
     "request_params_max_tokens",
     "request_prompt_tokens",
     "request_generation_tokens",
+    "request_prefill_kv_computed_tokens",
+    "request_max_num_generation_tokens",
+    "cache_config_info",
 ]
 
 
+OWN_LABELS = ("finished_reason", "reason", "source")
+
+
 def values(metrics: EngineMetrics | None) -> dict[str, float]:
-    """Every number by its name, without the prefix and the labels but the reason."""
+    """Every number by its name, without the prefix, with the labels that only it has."""
     assert metrics is not None
     return {
         " ".join(
-            [sample.name.removeprefix("minivllm:"), *filter(None, [sample.labels.get("finished_reason")])]
+            [
+                sample.name.removeprefix("minivllm:"),
+                *(sample.labels[name] for name in OWN_LABELS if name in sample.labels),
+            ]
         ): sample.value
         for family in metrics.registry.collect()
         for sample in family.samples
@@ -76,9 +87,14 @@ def test_numbers_add_up_to_what_callers_got(tiny_model: Path, settings: dict[str
     assert got["inter_token_latency_seconds_count"] == 29 - 5
     assert got["request_time_per_output_token_seconds_count"] == 4, "one token has no time between tokens"
     assert (got["request_params_n_count"], got["request_params_n_sum"]) == (3, 5)
+    assert (got["request_max_num_generation_tokens_count"], got["request_max_num_generation_tokens_sum"]) == (3, 15)
+    assert (got["request_params_max_tokens_count"], got["request_params_max_tokens_sum"]) == (3, 15)
     # Not the last token of each, whose KV nobody needs.
     cached = got["prompt_tokens_cached_total"]
     assert got["prefix_cache_hits_total"] == cached > 0
+    assert got["prompt_tokens_by_source_total local_cache_hit"] == cached
+    assert got["prompt_tokens_by_source_total local_compute"] == sum(prompts) - cached
+    assert got["request_prefill_kv_computed_tokens_sum"] == sum(prompts) - cached
     assert got["prefix_cache_queries_total"] == sum(prompts)
     steps = got["iteration_tokens_total_sum"]
     assert steps >= sum(prompts) - cached + sum(generated) - 5
@@ -93,6 +109,37 @@ def test_preemptions_are_counted(tiny_model: Path) -> None:
     llm = LLM(model=str(tiny_model), **{**SMALL, "num_gpu_blocks_override": 20, "scheduler_reserve_full_isl": False})
     llm.generate(["It was"] * 4, SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True))
     assert values(llm.llm_engine.metrics)["num_preemptions_total"] > 0
+
+
+def test_who_waits_is_told_by_reason(tiny_model: Path) -> None:
+    engine = LLM(model=str(tiny_model), **SMALL, max_num_seqs=2).llm_engine
+    for index in range(5):
+        engine.add_request(str(index), "It was", SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True))
+    engine.step()
+    got = values(engine.metrics)
+    assert (got["num_requests_running"], got["num_requests_waiting"]) == (2, 3)
+    assert got["num_requests_waiting_by_reason capacity"] == 3
+    assert got["num_requests_waiting_by_reason deferred"] == 0
+
+
+def test_the_longest_of_several_completions_counts(tiny_model: Path) -> None:
+    llm = LLM(model=str(tiny_model), **SMALL)
+    params = SamplingParams(temperature=1.5, seed=5, n=4, max_tokens=60, stop=["e", "a"], ignore_eos=True)
+    [output] = llm.generate("It was", params)
+    lengths = [len(completion.token_ids) for completion in output.outputs]
+    assert len(set(lengths)) > 1, "they are meant to differ"
+    got = values(llm.llm_engine.metrics)
+    assert got["request_max_num_generation_tokens_sum"] == max(lengths)
+    assert got["request_generation_tokens_sum"] == sum(lengths)
+
+
+def test_the_cache_is_described(tiny_model: Path) -> None:
+    metrics = LLM(model=str(tiny_model), **SMALL).llm_engine.metrics
+    assert metrics is not None
+    line = next(line for line in metrics.text().splitlines() if line.startswith("minivllm:cache_config_info{"))
+    assert 'block_size="4"' in line
+    assert 'num_gpu_blocks="129"' in line
+    assert line.endswith(" 1.0")
 
 
 def test_stops_and_aborts_are_told_apart(tiny_model: Path) -> None:

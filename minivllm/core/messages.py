@@ -66,6 +66,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         num_running_reqs, num_waiting_reqs: Lengths of the queues after the step.
+        num_skipped_waiting_reqs: Those of the waiting that were passed over, for they cannot run yet.
         kv_cache_usage: Share of the blocks that requests hold.
         prefix_cache_queries, prefix_cache_hits: Tokens looked up and found, since the start.
         num_preemptions: Since the start.
@@ -76,6 +77,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, array_like=True):
 
     num_running_reqs: int
     num_waiting_reqs: int
+    num_skipped_waiting_reqs: int
     kv_cache_usage: float
     prefix_cache_queries: int
     prefix_cache_hits: int

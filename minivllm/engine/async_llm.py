@@ -80,6 +80,8 @@ class AsyncLLM:
         self.tokenizer = tokenizer
         self.input_processor = InputProcessor(vllm_config, tokenizer, vocab_size, eos_token_ids)
         self.metrics = metrics
+        if metrics is not None:
+            metrics.record_cache_config(vllm_config.cache_config)
         self.output_processor = OutputProcessor(tokenizer, vllm_config.stream_interval, metrics)
         self.output_handler: asyncio.Task[None] | None = None
         self.dead_error: EngineDeadError | None = None

@@ -292,11 +292,15 @@ class OutputProcessor:
     def _record_end(self, state: RequestState, reason: FinishReason) -> None:
         if self.metrics is None or state.times is None:
             return
-        siblings = 1 if state.parent is None else len(state.parent.children)
-        n = 0 if state.parent is not None and state.parent.child_requests else siblings
         request, num_tokens = state.request, len(state.detokenizer.token_ids)
-        prompt_len = len(request.prompt_token_ids)
-        self.metrics.record_end(state.times, reason, prompt_len, num_tokens, request.sampling_params, n)
+        prompt_len, num_cached = len(request.prompt_token_ids), state.num_cached_tokens or 0
+        self.metrics.record_end(state.times, reason, prompt_len, num_cached, num_tokens)
+        n, longest = 1, num_tokens
+        if (parent := state.parent) is not None:
+            parent.max_num_generation_tokens = longest = max(parent.max_num_generation_tokens, num_tokens)
+            n = len(parent.children)
+        if parent is None or not parent.child_requests:
+            self.metrics.record_request(request.sampling_params, n, longest)
 
     def _completions_of(self, request_id: str, internal: bool) -> list[str]:
         if not internal:

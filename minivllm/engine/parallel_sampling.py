@@ -21,6 +21,7 @@ class ParentRequest:
 
     Attributes:
         child_requests: Ids of the children that go on.
+        max_num_generation_tokens: Tokens of the longest completion among those that have ended.
     """
 
     def __init__(self, request: EngineCoreRequest) -> None:
@@ -28,6 +29,7 @@ class ParentRequest:
         self.request_id = request.request_id
         self.children = [self._child(index) for index in range(request.sampling_params.n)]
         self.child_requests = {child.request_id for child in self.children}
+        self.max_num_generation_tokens = 0
         self._finals: dict[int, CompletionOutput] = {}
 
     @on_map(

@@ -38,6 +38,7 @@ class StepStats:
         stats = SchedulerStats(
             num_running_reqs=len(scheduler.running),
             num_waiting_reqs=len(scheduler.waiting) + len(scheduler.skipped_waiting),
+            num_skipped_waiting_reqs=len(scheduler.skipped_waiting),
             kv_cache_usage=manager.block_pool.get_usage(),
             prefix_cache_queries=manager.prefix_cache_stats.queries,
             prefix_cache_hits=manager.prefix_cache_stats.hits,

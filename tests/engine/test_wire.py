@@ -74,7 +74,17 @@ outputs = st.builds(
     error=st.none() | ids,
 )
 stats = st.builds(
-    SchedulerStats, token, token, score, token, token, token, st.dictionaries(ids, score, max_size=2), tokens, score
+    SchedulerStats,
+    token,
+    token,
+    token,
+    score,
+    token,
+    token,
+    token,
+    st.dictionaries(ids, score, max_size=2),
+    tokens,
+    score,
 )
 to_core = requests | st.builds(AbortRequests, st.lists(ids)) | st.builds(UtilityCall, token, ids, st.lists(plain))
 from_core = (
