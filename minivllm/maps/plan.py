@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from minivllm.maps import narrate
-from minivllm.maps.reasons import detail
+from minivllm.maps import narrate, reasons
+from minivllm.maps.happenings import happenings
 from minivllm.trace.events import Event
 from minivllm.trace.reader import Log
 
@@ -28,31 +28,92 @@ _BATCH_KEYS = (
 )
 
 
-def plan_map(log: Log) -> dict[str, Any]:
-    """Everything that the log says about plans.
+def plan_map(log: Log, lang: str = "en") -> dict[str, Any]:
+    """Everything that the log, or a window of it, says about plans.
+
+    Args:
+        log: What was read.
+        lang: Language of the sentences: "en" or "zh".
 
     Returns:
         {"iterations": [...], "requests": [...]}, both in order.
     """
-    by_step: dict[int, list[Event]] = {}
-    for event in log.events:
-        if event.step >= 0:
-            by_step.setdefault(event.step, []).append(event)
-    # An output belongs to the plan that made it, which with async scheduling is of an earlier step.
-    updates = [event for event in log.events if event.kind == "update"]
-    sampled = {event.data["update_of"]: event.data["sampled"] for event in updates}
-    texts = {event.data["update_of"]: _texts(by_step[event.step]) for event in updates}
     requests = _requests(log)
+    outputs = _Outputs(log)
+    cache = log.header.config.get("cache_config", {})
+    caching = cache.get("enable_prefix_caching", True)
+    tables = {i: worker["block_ids"] for i, worker in (log.start or {}).get("worker", {}).items()}
     iterations = []
-    tables: dict[str, list[int]] = {}  # a batch tells only what changed
-    for step in sorted(by_step):
-        iteration = _iteration(step, by_step[step], sampled.get(step, {}), texts.get(step, {}))
-        if batch := iteration["batch"]:
-            tables.update(batch["block_table"])
-            batch["block_table"] = {i: tables[i] for i in batch["order"] if i in tables}
-        iteration["narration"] = narrate.narrate(iteration, requests)
+    unfinished: set[str] = set()
+    for step, events in sorted(log.by_step().items()):
+        iteration = _iteration(step, events, lang) | happenings(events, caching=caching) | outputs.of(step)
+        _fill_tables(iteration["batch"], tables)
+        iteration["block_size"] = cache.get("block_size")
+        iteration["was_unfinished"] = sorted(unfinished)
+        _note_unfinished(iteration["texts"], unfinished)
+        iteration["finished"] += _stopped_by_text(iteration)
+        for entry in iteration["finished"]:
+            entry["num_output_tokens"] = requests[entry["request"]]["num_output_tokens"]
+        iteration["narration"] = narrate.narrate(iteration, requests, lang)
         iterations.append(iteration)
     return {"iterations": iterations, "requests": list(requests.values())}
+
+
+def _fill_tables(batch: dict[str, Any] | None, tables: dict[str, list[int]]) -> None:
+    """A batch tells only the rows of the block table that changed: put in the others."""
+    if batch is not None:
+        tables.update(batch["block_table"])
+        batch["block_table"] = {i: tables[i] for i in batch["order"] if i in tables}
+
+
+def _note_unfinished(texts: list[dict[str, Any]], unfinished: set[str]) -> None:
+    """Keep in mind whose last token was a part of a character."""
+    for text in texts:
+        unfinished.discard(text["request"])
+        if text["finish_reason"] is None and (text["held"] or "").endswith("\ufffd"):
+            unfinished.add(text["request"])
+
+
+def _stopped_by_text(iteration: dict[str, Any]) -> list[dict[str, Any]]:
+    """Requests whose text met a stop string: the frontend found it, and the core only heard of an abort."""
+    ended = {entry["request"] for entry in iteration["aborts"] if entry["phase"] == "frontend"}
+    return [
+        {"request": text["request"], "reason": text["finish_reason"], "stop_reason": text["stop_reason"]}
+        for text in iteration["texts"]
+        if text["finish_reason"] == "stop" and text["request"] in ended
+    ]
+
+
+class _Outputs:
+    """What each plan brought. With async scheduling that comes in a later iteration than the plan."""
+
+    def __init__(self, log: Log) -> None:
+        self._updates = {event.data["update_of"]: event for event in log.events if event.kind == "update"}
+        self._texts: dict[int, dict[str, Event]] = {}
+        for event in log.events:
+            if event.kind == "output.text" and event.request is not None:
+                self._texts.setdefault(event.step, {})[event.request] = event
+
+    def of(self, step: int) -> dict[str, Any]:
+        """Of one plan: what was sampled, whose sample was in vain, the tokens as texts, and what was sent."""
+        update = self._updates.get(step)
+        if update is None:
+            return {"sampled": {}, "thrown_away": [], "is_late": False, "token_texts": {}, "text": {}, "stop_texts": {}}
+        texts = self._texts.get(update.step, {})
+        sampled = {i: tokens for i, tokens in update.data["sampled"].items() if tokens}
+        token_texts = {i: [text for _, text in event.data["tokens"]] for i, event in texts.items()}
+        return {
+            "sampled": sampled,
+            "thrown_away": [i for i in sampled if i not in update.data["emitted"]],
+            "is_late": update.step > step,
+            "token_texts": token_texts,
+            "text": {i: event.data["delta"] for i, event in texts.items()},
+            "stop_texts": self._stop_texts(step),
+        }
+
+    def _stop_texts(self, step: int) -> dict[str, str]:
+        """The last token of each request that got any in a step, as text."""
+        return {i: e.data["tokens"][-1][1] for i, e in self._texts.get(step, {}).items() if e.data["tokens"]}
 
 
 def is_plain_decode(iteration: dict[str, Any], requests: dict[str, dict[str, Any]]) -> bool:
@@ -75,40 +136,55 @@ def is_plain_decode(iteration: dict[str, Any], requests: dict[str, dict[str, Any
 
 def _requests(log: Log) -> dict[str, dict[str, Any]]:
     requests: dict[str, dict[str, Any]] = {}
+    for request_id, entry in (log.start or {}).get("requests", {}).items():
+        request = requests[request_id] = _new_request(request_id, entry["arrived"], entry["num_prompt_tokens"])
+        request["num_output_tokens"] = entry["num_tokens"] - entry["num_prompt_tokens"]
+        request.update(finish_reason=entry.get("finish_reason"), stop_reason=entry.get("stop_reason"))
+    max_model_len = log.header.config.get("scheduler_config", {}).get("max_model_len")
     for event in log.events:
         if event.kind == "request.arrived" and event.request is not None:
-            requests[event.request] = {
-                "request": event.request,
-                "arrived": event.step,
-                "prompt": event.data.get("prompt"),
-                "num_prompt_tokens": len(event.data["prompt_token_ids"]),
-                "output_token_ids": [],
-                "text": "",
-                "finish_reason": None,
-                "stop_reason": None,
-            }
+            request = _new_request(event.request, event.step, len(event.data["prompt_token_ids"]))
+            request.update({key: event.data.get(key) for key in ("prompt", "parent", "index")})
+            requests[event.request] = request
         elif event.kind == "request.refused" and event.request is not None:
             requests[event.request]["finish_reason"] = "refused"
         elif event.kind == "requests.aborted":
             for request_id in event.data["ended"]:
-                requests[request_id]["finish_reason"] = "abort"
+                # Whose text has met a stop string is aborted in the core only.
+                requests[request_id]["finish_reason"] = requests[request_id]["finish_reason"] or "abort"
         elif event.kind == "output.text" and event.request is not None:
-            requests[event.request]["text"] += event.data["delta"]
+            request = requests[event.request]
+            request["text"] += event.data["delta"]
+            if event.data["finish_reason"] is not None:  # of a stop string only the frontend knows
+                reasons = {key: event.data.get(key) for key in ("finish_reason", "stop_reason")}
+                request.update(reasons)
         elif event.kind == "update":
             for request_id, token_ids in event.data["emitted"].items():
                 requests[request_id]["output_token_ids"] += token_ids
+                requests[request_id]["num_output_tokens"] += len(token_ids)
             for request_id, (reason, stop_reason) in event.data["finished"].items():
                 requests[request_id].update(finish_reason=reason, stop_reason=stop_reason)
+                length = requests[request_id]["num_prompt_tokens"] + requests[request_id]["num_output_tokens"]
+                requests[request_id]["reached_model_length"] = reason == "length" and length == max_model_len
     return requests
 
 
-def _texts(events: list[Event]) -> dict[str, dict[str, Any]]:
-    return {event.request: event.data for event in events if event.kind == "output.text" and event.request}
+def _new_request(request_id: str, arrived: int, num_prompt_tokens: int) -> dict[str, Any]:
+    return {
+        "request": request_id,
+        "arrived": arrived,
+        "prompt": None,
+        "parent": None,
+        "num_prompt_tokens": num_prompt_tokens,
+        "num_output_tokens": 0,
+        "output_token_ids": [],
+        "text": "",
+        "finish_reason": None,
+        "stop_reason": None,
+    }
 
 
-def _iteration(
-    step: int, events: list[Event], sampled: dict[str, list[int]], texts: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
+def _iteration(step: int, events: list[Event], lang: str) -> dict[str, Any]:
     data = {event.kind: event.data for event in events}
     plan = data.get("schedule")
     batch = data.get("prepare_inputs")
@@ -116,25 +192,19 @@ def _iteration(
     end = data.get("step.end", {})
     return {
         "iteration": step,
-        "arrived": [e.request for e in events if e.kind == "request.arrived"],
-        "refused": [[e.request, e.data["message"]] for e in events if e.kind == "request.refused"],
-        "aborted": [i for e in events if e.kind == "requests.aborted" for i in e.data["ended"]],
         "idle": plan is None,
         "budget": _budget(plan),
         "scheduled": _scheduled(plan) if plan else [],
-        "not_scheduled": _not_scheduled(plan) if plan else [],
+        "not_scheduled": _not_scheduled(plan, lang) if plan else [],
         "told_finished": plan["finished_since_last"] if plan else [],
-        "cut": [_reason(d) for d in plan["cut"]] if plan else [],
-        "stop": _reason(plan["stop"]) if plan and plan["stop"] else None,
+        "cut": [_reason(d, lang) for d in plan["cut"]] if plan else [],
+        "stop": _reason(plan["stop"], lang) if plan and plan["stop"] else None,
         "preempted": plan["preempted"] if plan else [],
         "preemptions": plan["preemptions"] if plan else [],
         "finished": [
             {"request": i, "reason": reason, "stop_reason": stop} for i, (reason, stop) in update["finished"].items()
         ],
         "batch": {key: batch[key] for key in _BATCH_KEYS} if batch else None,
-        "sampled": {i: tokens for i, tokens in sampled.items() if tokens},
-        "token_texts": {i: [text for _, text in e["tokens"]] for i, e in texts.items()},
-        "text": {i: e["delta"] for i, e in texts.items()},
         "blocks": {
             "free": end.get("free_blocks"),
             "owned": end.get("owned_blocks"),
@@ -172,16 +242,17 @@ def _scheduled(plan: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _reason(decision: dict[str, Any]) -> dict[str, Any]:
+def _reason(decision: dict[str, Any], lang: str) -> dict[str, Any]:
     reason, numbers = decision["reason"], decision["numbers"]
-    return {"request": decision["request"], "reason": reason, "detail": detail(reason, numbers), "numbers": numbers}
+    words = reasons.detail(reason, numbers, lang)
+    return {"request": decision["request"], "reason": reason, "detail": words, "numbers": numbers}
 
 
-def _not_scheduled(plan: dict[str, Any]) -> list[dict[str, Any]]:
+def _not_scheduled(plan: dict[str, Any], lang: str) -> list[dict[str, Any]]:
     """Those that were looked at, with their own reason; then those behind the point where the loop stopped."""
-    looked_at = [_reason(d) for d in plan["not_scheduled"]]
+    looked_at = [_reason(d, lang) for d in plan["not_scheduled"]]
     seen = {entry["request"] for entry in looked_at} | {i for i, _ in plan["scheduled"]}
-    stop = _reason(plan["stop"]) if plan["stop"] else None
+    stop = _reason(plan["stop"], lang) if plan["stop"] else None
     if stop is None:
         return looked_at
     in_line = [*plan["running_scheduled"], *plan["waiting_scheduled"]]
@@ -192,7 +263,7 @@ def _not_scheduled(plan: dict[str, Any]) -> list[dict[str, Any]]:
         if request_id in seen:
             continue
         is_behind = request_id != stop["request"]
-        text = f"behind {stop['request']}, where the loop stopped" if is_behind else stop["detail"]
+        text = reasons.behind(stop["request"], lang) if is_behind else stop["detail"]
         looked_at.append({**stop, "request": request_id, "detail": text})
     return looked_at
 

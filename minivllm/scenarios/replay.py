@@ -39,7 +39,7 @@ def workload_from_log(log: Log, semantics: Semantics) -> tuple[Workload, TokenRu
             request = EngineCoreRequest(
                 event.request,
                 event.data["prompt_token_ids"],
-                msgspec.convert(event.data["sampling_params"], SamplingParams),
+                msgspec.convert(event.data["sampling_params"], SamplingParams, str_keys=True),
                 arrival_time=event.data["arrival_time"],
                 priority=event.data["priority"],
             )

@@ -12,7 +12,7 @@ import pytest
 
 from minivllm.entrypoints.cli.main import main
 from minivllm.models import model_zoo
-from minivllm.scenarios import registry
+from minivllm.scenarios import definition, registry
 from minivllm.scenarios.run import run_scenario
 from tests.trace.workloads import mixed_document
 
@@ -59,10 +59,10 @@ def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path,
     monkeypatch.setenv("MINIVLLM_DEBUG", "")  # so that what --debug sets is undone
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
     monkeypatch.setenv("COLUMNS", "80")
-    for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS"):
+    for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "LC_ALL", "LC_MESSAGES", "LANG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(model_zoo, "local_path", lambda info: tiny_model)
-    monkeypatch.setattr(registry, "LOGS", recorded_logs)
+    monkeypatch.setattr(definition, "LOGS", recorded_logs)
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

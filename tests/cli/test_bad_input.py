@@ -13,7 +13,7 @@ import pytest
 
 from minivllm.engine.core import EngineCore
 from minivllm.models import model_zoo
-from minivllm.scenarios import registry
+from minivllm.scenarios import definition
 from tests.cli.conftest import Run
 from tests.trace.workloads import mixed_document
 
@@ -170,7 +170,7 @@ def test_the_remedy_for_a_small_budget_can_be_followed(run: Run) -> None:
 
 
 def test_a_log_without_iterations_is_told(run: Run) -> None:
-    [header, *_] = gzip.decompress((registry.LOGS / "hello.jsonl.gz").read_bytes()).splitlines(keepends=True)
+    [header, *_] = gzip.decompress((definition.LOGS / "hello.jsonl.gz").read_bytes()).splitlines(keepends=True)
     Path("log.jsonl").write_bytes(header)
     ended = run("map", "plan", "--log", "log.jsonl")
     assert (ended.code, ended.out) == (1, "")

@@ -13,7 +13,7 @@ from typer.main import get_command
 from minivllm.bench import scheduler as scheduler_bench
 from minivllm.bench import vllm_scheduler
 from minivllm.entrypoints.cli.main import app
-from minivllm.scenarios import registry
+from minivllm.scenarios import definition
 from tests.cli.conftest import Run
 
 
@@ -60,7 +60,7 @@ def test_an_example_works(
     monkeypatch.setattr(vllm_scheduler, "run_vllm_cases", lambda *args: [{"schedule_us": 1.0, "update_us": 1.0}])
     monkeypatch.setattr("shutil.which", str)
     if " record " in example:
-        monkeypatch.setattr(registry, "LOGS", tmp_path / "recorded")
+        monkeypatch.setattr(definition, "LOGS", tmp_path / "recorded")
     if example == "minivllm map plan":
         assert run("trace", "Once").code == 0
     program, *args = shlex.split(example)

@@ -14,7 +14,7 @@ import pytest
 
 from minivllm.bench import scheduler as scheduler_bench
 from minivllm.entrypoints.cli.common import for_screen
-from minivllm.scenarios import registry
+from minivllm.scenarios import definition, registry
 from minivllm.scenarios.driver import run as drive
 from minivllm.trace.reader import read_log
 from tests.cli.conftest import Run
@@ -123,7 +123,7 @@ def test_a_trace_and_its_simulation_write_equal_plans(run: Run) -> None:
 
 
 def test_a_log_that_was_cut_off_is_said_to_be(run: Run) -> None:
-    raw = (registry.LOGS / "hello.jsonl.gz").read_bytes()
+    raw = (definition.LOGS / "hello.jsonl.gz").read_bytes()
     Path("cut.jsonl.gz").write_bytes(raw[: len(raw) // 2])
     ended = run("map", "plan", "--log", "cut.jsonl.gz")
     assert ended.code == 0
@@ -194,7 +194,7 @@ def test_recording_replaces_a_log_only_by_a_whole_one(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     logs = tmp_path / "logs"
-    monkeypatch.setattr(registry, "LOGS", logs)
+    monkeypatch.setattr(definition, "LOGS", logs)
     assert run("scenario", "record", "hello").code == 0
     path = logs / "hello.jsonl.gz"
     before = path.read_bytes()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from minivllm.core.decisions import Reason
-from minivllm.maps.reasons import detail
+from minivllm.maps.reasons import behind, detail
 from minivllm.trace.reader import read_log
 from tests.trace.workloads import mixed_workload, simulated_log
 
@@ -48,6 +50,29 @@ WORDS = {
 def test_every_reason_has_words(reason: Reason) -> None:
     numbers, words = WORDS[reason]
     assert detail(str(reason), numbers) == words
+
+
+CHINESE = {
+    Reason.TOKEN_BUDGET: "token 预算已用完（260/260）",
+    Reason.NO_FREE_BLOCKS: "需要 4 个 KV 块，空闲 2 个",
+    Reason.FULL_SEQUENCE_DOES_NOT_FIT: "整个序列必须放得下，需要 9 个 KV 块，空闲 4 个，其中 1 个作为水位线保留",
+    Reason.MAX_NUM_SEQS: "运行名额已满（4/4，max_num_seqs）",
+}
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_has_words_in_chinese(reason: Reason) -> None:
+    numbers, english = WORDS[reason]
+    words = detail(str(reason), numbers, "zh")
+    assert words == CHINESE.get(reason, words)
+    assert words != english
+    assert re.search("[\u4e00-\u9fff]", words)
+    assert [n for n in re.findall(r"\d+", english) if n not in re.findall(r"\d+", words)] == [], "the same numbers"
+
+
+def test_who_stands_behind_the_stop_is_told() -> None:
+    assert behind("R1") == "behind R1, where the loop stopped"
+    assert behind("R1", "zh") == "排在 R1 之后，而本轮调度到它为止"
 
 
 def test_a_budget_that_cuts_is_told_with_what_was_owed() -> None:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from minivllm.entrypoints.cli.common import JsonOption, complete_scenario, examples, note, print_json, stdout_console
 from minivllm.entrypoints.cli.errors import user_errors
-from minivllm.scenarios.registry import all_scenarios, get_scenario
+from minivllm.scenarios.registry import Scenario, all_scenarios, get_scenario
 
 NameArgument = Annotated[str, typer.Argument(help="Name of a scenario.", autocompletion=complete_scenario)]
 
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
     group.command("list", epilog=list_epilog)(user_errors(list_))
     show_epilog = examples("minivllm scenario show hello", "minivllm scenario show mixed-batch --json")
     group.command("show", epilog=show_epilog)(user_errors(show))
-    record_epilog = examples("minivllm scenario record hello", "minivllm scenario record mixed-batch")
+    record_epilog = examples("minivllm scenario record hello", "minivllm scenario record hello chunked")
     group.command("record", epilog=record_epilog)(user_errors(record))
     app.add_typer(group, name="scenario")
 
@@ -69,20 +69,33 @@ def show(name: NameArgument, as_json: JsonOption = False) -> None:
     note(f"next: minivllm trace -s {scenario.name}")
 
 
-def record(name: NameArgument) -> None:
-    """Run a scenario anew and replace the log that ships with the package."""
-    scenario = get_scenario(name)
+def record(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of scenarios.", autocompletion=complete_scenario)
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+) -> None:
+    """Run scenarios anew and replace the logs that ship with the package."""
+    if bool(names) == all_:
+        raise typer.BadParameter("give names of scenarios, or --all for all of them")
+    for scenario in [get_scenario(name) for name in names] if names else all_scenarios():
+        _record(scenario)
+
+
+def _record(scenario: Scenario) -> None:
     from minivllm.scenarios.run import run_scenario
 
     path = scenario.log_path
     # Beside the old log, so that a run that fails leaves it as it was.
-    unfinished = path.with_name(f"{name}.unfinished.gz")
+    unfinished = path.with_name(f"{scenario.name}.unfinished.gz")
     try:
-        run = run_scenario(scenario, {}, log_path=unfinished, check=True, logical=True)
+        run = run_scenario(scenario, {}, log_path=unfinished, check=True, logical=scenario.clock == "logical")
         if run.violations:
             violation = run.violations[0]
-            raise ValueError(f"not recorded: iteration {violation['iteration']} violated: {violation['message']}")
+            raise ValueError(
+                f"{scenario.name}: not recorded: iteration {violation['iteration']} violated: {violation['message']}"
+            )
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    note(f"recorded {len(run.log.events)} events of {run.result.steps} iterations: {path}")
+    note(f"{scenario.name}: recorded {len(run.log.events)} events of {run.result.steps} iterations: {path}")
