@@ -205,7 +205,8 @@ def test_a_state_diagram_counts_each_change() -> None:
         builder.step = step
         if kind == "new":
             builder.arrive(request)
-        builder.schedule([(request, 1)], **{kind: [request]}, preempted=["R0"] if step == 1 else [])
+        entered: dict[str, Any] = {kind: [request]}
+        builder.schedule([(request, 1)], preempted=["R0"] if step == 1 else [], **entered)
         builder.update({request: [7]}, finished={"R0": ["length", None]} if step == 2 else {})
     builder.add("frontend", "requests.aborted", data={"phase": "before", "asked": ["R1"], "ended": ["R1"]})
     changes = transitions(builder.events)

@@ -81,8 +81,8 @@ class HotPathRenderer:
     def _tree(self) -> Table:
         width = self._frame.width
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-        # Where there is not enough room, a column gives way whose cells may be cut: all others are no_wrap.
-        table.add_column("call", min_width=24)
+        # Where there is not enough room, the last of these gives way whose cells may be cut; all others are no_wrap.
+        table.add_column("call", min_width=24, no_wrap=width >= WIDE)
         if width >= NARROW:
             table.add_column("plane", no_wrap=True)
         if self._timed:
@@ -113,22 +113,22 @@ class HotPathRenderer:
     def _row(self, prefix: str, node: dict[str, Any]) -> list[str | Text]:
         width = self._frame.width
         style = _SYNC_STYLE if node["is_sync"] else _PLANE_STYLE[node["plane"]]
-        call = Text(prefix, style="dim", no_wrap=True, overflow="ellipsis")
+        call = Text(no_wrap=True, overflow="ellipsis").append(prefix, style="dim")
         call.append(node["name"], style=style)
         if self._timed and node["calls"] > 1:
-            call.append(f" ×{node['calls']}", style="not dim")
+            call.append(f" ×{node['calls']}")
         if node["is_sync"]:
             call.append(" ◀ sync", style=_SYNC_STYLE)
         if not prefix and self._timed:
             thread = f", {node['thread']}" if node["thread"] else ""
-            call.append(f"  in {TITLES[node['process']]}{thread}", style="not bold dim")
+            call.append(f"  in {TITLES[node['process']]}{thread}", style="dim")
         cells: list[str | Text] = [call]
         if width >= NARROW:
             cells.append(Text(_PLANE_NAME[node["plane"]], style=_PLANE_STYLE[node["plane"]]))
         if self._timed:
             cells += [in_ms(node["cpu_ns"]), in_ms(node["self_ns"]), in_percent(node["share"])]
             if width >= NARROW:
-                cells.append(Text(bar(node["share"] or 0.0, 16 if width >= WIDE else 6), style=style))
+                cells.append(Text(bar(node["share"] or 0.0, 8 if width >= WIDE else 6), style=style))
             if self._has_device():
                 cells.append(in_ms(node["device_ns"]) if node["device_ns"] is not None else "")
         else:
@@ -174,7 +174,7 @@ class HotPathRenderer:
             if width >= NARROW:
                 cells.append(in_percent(row["share"]))
             if has_bar:
-                cells.append(Text(bar(row["share"] or 0.0, 16 if width >= WIDE else 6), style=style))
+                cells.append(Text(bar(row["share"] or 0.0, 8 if width >= WIDE else 6), style=style))
             if width >= NARROW:
                 cells.append(self._frame.place(row["src"]))
             if has_vllm:

@@ -17,6 +17,7 @@ from minivllm.maps.render.runs import Run, clusters
 _CELL = 8.4  # pixels; 0.6 of the font's size, as in nearly every monospaced font
 _LINE = 18
 _FONT_SIZE = 14
+_WIDE_FONT_SIZE = 16
 _BASELINE = 13
 _MARGIN = 14
 
@@ -52,6 +53,8 @@ _STYLE = (
     css("svg", "fill")
     + "text{white-space:pre;font:"
     + f"{_FONT_SIZE}px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,'Noto Sans Mono CJK SC',monospace}}"
+    # A Chinese character is as wide as its font is large; at this size it fills two cells nearly by itself.
+    + f"text.w{{font-size:{_WIDE_FONT_SIZE}px}}"
 )
 
 
@@ -73,7 +76,7 @@ def _run(run: Run, top: float) -> Iterator[str]:
             # One by one: their font's width is not two of our cells.
             place = column
             for part, part_width in parts:
-                yield _text(part, place, part_width, top, classes)
+                yield _text(part, place, part_width, top, [*classes, "w"])
                 place += part_width
         elif kind == "narrow":
             yield _text("".join(part for part, _ in parts), column, cells, top, classes)
