@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from minivllm import __version__
-from minivllm.entrypoints.cli import bench, chat, doctor, generate, map_, model, scenario, simulate, trace, where
+from minivllm.entrypoints.cli import bench, chat, check, doctor, generate, map_, model, scenario, simulate, trace, where
 from minivllm.entrypoints.cli.common import examples
 from minivllm.entrypoints.cli.errors import FINE, INTERRUPTED, USAGE, say
 
@@ -49,6 +49,7 @@ def options(
 trace.register(app)
 map_.register(app)
 simulate.register(app)
+check.register(app)
 generate.register(app)
 chat.register(app)
 where.register(app)
