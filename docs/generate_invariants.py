@@ -1,4 +1,7 @@
-"""Writes docs/invariants.md from the invariants themselves. Run it after changing one: python docs/generate_invariants.py"""
+"""Writes docs/invariants.md from the invariants themselves. A test fails when the page is not what this would write.
+
+python docs/generate_invariants.py
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ PAGE = Path(__file__).parent / "invariants.md"
 
 HEAD = """# Invariants
 
-A correct engine keeps these sentences true in every iteration. `minivllm check` holds a log against all of them, one line
-each, and shows the part of the map where one does not hold:
+A correct engine keeps these sentences true in every iteration. `minivllm check` holds a log against all of them, one
+line each, and shows the part of the map where one does not hold:
 
 ```bash
 minivllm check -s kv-pressure
@@ -20,16 +23,16 @@ minivllm check --log run.jsonl --invariant INV-19
 minivllm trace -s thrash --check
 ```
 
-Each check is a function of the event log alone (`minivllm/analysis/invariants/`), so it works on any log: recorded here or
-copied from another machine. It believes no event that can be computed from others: the books of blocks, the arrays of a
-batch and the ends of requests are worked out again and compared. Two tests keep the checks honest: every invariant has a
-broken run that it catches, and of a thousand random slips in logs (a swapped row, a stale slot, a leaked block, a lost
-token, a counter off by one) at least 95 % are caught (`tests/invariants`). What is missed is of two kinds: a block
-published under a wrong hash that nobody asks for later, and two requests' tokens exchanged in a simulated run, where no
-input and no text shows it.
+Each check is a function of the event log alone (`minivllm/analysis/invariants/`), so it works on any log: recorded
+here or copied from another machine. It believes no event that can be computed from others: the books of blocks, the
+arrays of a batch and the ends of requests are worked out again and compared. Two tests keep the checks honest: every
+invariant has a broken run that it catches, and of a thousand random slips in logs (a swapped row, a stale slot, a
+leaked block, a lost token, a counter off by one) at least 95 % are caught (`tests/invariants`). What is missed is of
+two kinds: a block published under a wrong hash that nobody asks for later, and two requests' tokens exchanged in a
+simulated run, where no input and no text shows it.
 
-INV-01 to INV-12 are also checked inside the running scheduler (`minivllm/core/integrity.py`), where more can be seen than
-a log holds: the links of the free queue, the entries of the hash map.
+INV-01 to INV-12 are also checked inside the running scheduler (`minivllm/core/integrity.py`), where more can be seen
+than a log holds: the links of the free queue, the entries of the hash map.
 """
 
 
