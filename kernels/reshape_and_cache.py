@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import torch
 
+from minivllm.kernels.fp8 import cache_limit, into_cache, into_cache_reference
+from minivllm.kernels.launch import UNSCALED, KVScales
 from minivllm.kernels.triton_guard import cdiv, jit, tl
 
 # Elements of one token that one program copies. 4 warps x 32 threads x 8 elements: with 16-bit elements each thread
@@ -32,14 +34,16 @@ def reshape_and_cache_reference(
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
+    scales: KVScales = UNSCALED,
 ) -> None:
     """What the kernel does, in plain PyTorch. Arguments as in `reshape_and_cache`."""
     block_size = key_cache.shape[1]
     tokens = torch.nonzero(slot_mapping >= 0).flatten()  # (real tokens,)
     page_of_token = slot_mapping[tokens] // block_size
     offset_in_page = slot_mapping[tokens] % block_size
-    key_cache[page_of_token, offset_in_page] = key[tokens].to(key_cache.dtype)  # (real tokens, kv_heads, head_dim)
-    value_cache[page_of_token, offset_in_page] = value[tokens].to(value_cache.dtype)
+    # (real tokens, kv_heads, head_dim)
+    key_cache[page_of_token, offset_in_page] = into_cache_reference(key[tokens], key_cache.dtype, scales.key)
+    value_cache[page_of_token, offset_in_page] = into_cache_reference(value[tokens], value_cache.dtype, scales.value)
 
 
 @jit
@@ -49,6 +53,8 @@ def reshape_and_cache_kernel(
     key_cache_ptr,
     value_cache_ptr,
     slot_mapping_ptr,
+    inverse_key_scale,
+    inverse_value_scale,
     key_token_stride,
     value_token_stride,
     key_page_stride,
@@ -58,6 +64,7 @@ def reshape_and_cache_kernel(
     block_size,
     token_elements: tl.constexpr,
     tile_elements: tl.constexpr,
+    fp8_limit: tl.constexpr,
 ):
     """Copy one tile of one token.
 
@@ -82,10 +89,12 @@ def reshape_and_cache_kernel(
 
         key = tl.load(key_ptr + token * key_token_stride + element, mask=is_real)  # (tile,)
         key_row = page_of_token * key_page_stride + offset_in_page * key_offset_stride
+        key = into_cache(key, key_cache_ptr.dtype.element_ty, inverse_key_scale, fp8_limit)
         tl.store(key_cache_ptr + key_row + element, key, mask=is_real)
 
         value = tl.load(value_ptr + token * value_token_stride + element, mask=is_real)
         value_row = page_of_token * value_page_stride + offset_in_page * value_offset_stride
+        value = into_cache(value, value_cache_ptr.dtype.element_ty, inverse_value_scale, fp8_limit)
         tl.store(value_cache_ptr + value_row + element, value, mask=is_real)
 
 
@@ -95,6 +104,7 @@ def reshape_and_cache(
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
+    scales: KVScales = UNSCALED,
 ) -> None:
     """Write new keys and values into the pages of their requests.
 
@@ -107,6 +117,7 @@ def reshape_and_cache(
         key_cache: (num_blocks, block_size, kv_heads, head_dim), written in place.
         value_cache: The same for values.
         slot_mapping: (tokens,) int64; -1 skips a token. No slot may occur twice.
+        scales: What the numbers of an FP8 cache are multiplied with when they are read.
 
     Raises:
         ValueError: A token's elements are not contiguous, or shapes do not belong together.
@@ -123,6 +134,8 @@ def reshape_and_cache(
         key_cache,
         value_cache,
         slot_mapping,
+        1.0 / scales.key,
+        1.0 / scales.value,
         key.stride(0),
         value.stride(0),
         key_cache.stride(0),
@@ -132,6 +145,7 @@ def reshape_and_cache(
         key_cache.shape[1],
         token_elements=token_elements,
         tile_elements=TILE_ELEMENTS,
+        fp8_limit=cache_limit(key_cache.dtype),
         num_warps=NUM_WARPS,
     )
 

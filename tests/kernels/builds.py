@@ -6,7 +6,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from minivllm.kernels import paged_decode, paged_prefill, reshape_and_cache
+from minivllm.kernels import (
+    logprobs,
+    pack_inputs,
+    paged_decode,
+    paged_prefill,
+    penalties,
+    reshape_and_cache,
+    rms_norm,
+    rotary_and_cache,
+    sample,
+    silu_and_mul,
+    skinny_linear,
+    threshold,
+)
 from minivllm.kernels.launch import Gpu, padded_size
 from minivllm.kernels.triton_guard import next_power_of_2
 from tests.kernels.compiling import GFX942, SM80, SM90, Built, Target, build
@@ -28,7 +41,8 @@ def pointers(kind: str, *names: str) -> dict[str, str]:
 def build_reshape_and_cache(target: Target) -> Built:
     kernel = reshape_and_cache.reshape_and_cache_kernel
     types = pointers("bf16", "key", "value", "key_cache", "value_cache") | pointers("i64", "slot_mapping")
-    constants = {"token_elements": 1024, "tile_elements": reshape_and_cache.TILE_ELEMENTS}
+    types |= {"inverse_key_scale": "fp32", "inverse_value_scale": "fp32"}
+    constants = {"token_elements": 1024, "tile_elements": reshape_and_cache.TILE_ELEMENTS, "fp8_limit": 0.0}
     return build(target, kernel, types, constants, reshape_and_cache.NUM_WARPS)
 
 
@@ -95,6 +109,97 @@ def build_prefill(
     return build(target, paged_prefill.paged_prefill_kernel, types, constants, tiling.warps, tiling.stages)
 
 
+def build_rotary(target: Target, head_dim: int = 128, kv: str = "bf16") -> Built:
+    types = pointers("bf16", "qkv", "query_norm", "key_norm") | pointers("fp32", "cos_sin")
+    types |= pointers(fp8(target) if kv == "fp8" else kv, "key_cache", "value_cache")
+    types |= pointers("i64", "positions", "slot_mapping")
+    types |= dict.fromkeys(("eps", "inverse_key_scale", "inverse_value_scale"), "fp32")
+    constants = {
+        "block_size": 16,
+        "num_heads": 16,
+        "num_kv_heads": 8,
+        "head_dim": head_dim,
+        "half_padded": next_power_of_2(head_dim // 2),
+        "head_tile": rotary_and_cache.HEAD_TILE,
+        "has_norm": True,
+        "fp8_limit": 448.0 if kv == "fp8" else 0.0,
+    }
+    kernel = rotary_and_cache.rotary_and_cache_kernel
+    return build(target, kernel, types, constants, rotary_and_cache.NUM_WARPS)
+
+
+def build_rms_norm(target: Target, size: int = 1024, warps: int = 4) -> Built:
+    types = pointers("bf16", "out", "x", "residual", "weight") | {"eps": "fp32"}
+    constants = {"size": size, "size_padded": next_power_of_2(size), "has_residual": True}
+    return build(target, rms_norm.rms_norm_kernel, types, constants, warps)
+
+
+def build_silu(target: Target) -> Built:
+    constants = {"size": 3072, "tile": silu_and_mul.TILE}
+    return build(target, silu_and_mul.silu_and_mul_kernel, pointers("bf16", "out", "gate_up"), constants, 4)
+
+
+def build_gemv(target: Target, rows: int, size: int) -> Built:
+    types = pointers("bf16", "out", "x", "weight", "bias")
+    tiling = skinny_linear.gemv_tiling(rows, 4096, size)
+    constants = {
+        "num_rows": rows,
+        "rows_padded": next_power_of_2(rows),
+        "size": size,
+        "weight_rows": tiling.weight_rows,
+        "tile": tiling.tile,
+        "has_bias": True,
+    }
+    return build(target, skinny_linear.gemv_kernel, types, constants, tiling.warps)
+
+
+def build_skinny_gemm(target: Target) -> Built:
+    types = pointers("bf16", "out", "x", "weight", "bias") | {"num_rows": "i32:odd"}
+    weight_rows, tile, warps = skinny_linear.GEMM_TILING
+    constants = {"rows_padded": 16, "weight_rows": weight_rows, "tile": tile, "has_bias": True}
+    stages = min(skinny_linear.GEMM_STAGES, GPUS[target].stages + 1)
+    return build(target, skinny_linear.skinny_gemm_kernel, types, constants, warps, stages)
+
+
+def build_pack(target: Target, kernel: Any, **constants: Any) -> Built:
+    types = {name: "*i32" for name in kernel.arg_names if name.endswith("_ptr")}
+    types |= {name: "*i64" for name in ("input_ids_ptr", "positions_ptr", "slot_mapping_ptr") if name in types}
+    types |= {name: "i32:odd" for name in ("num_requests", "num_tokens") if name in kernel.arg_names}
+    return build(target, kernel, types, constants, num_warps=4)
+
+
+def build_sampling(target: Target, kernel: Any, warps: int, has_history: bool = True, **constants: Any) -> Built:
+    names = [name.removesuffix("_ptr") for name in kernel.arg_names if name.endswith("_ptr")]
+    integers = {"last_tie", "history", "top_k", "slot", "best_token"}
+    wide = {"seed", "position", "out"}
+    kinds = {name: "i32" if name in integers else "i64" if name in wide else "fp32" for name in names}
+    kinds |= {"logits": "bf16", "token_ids": "i32"}
+    types = {f"{name}_ptr": f"*{kinds[name]}" for name in names}
+    types |= {"vocab_size": "i32:odd", "logits_stride": "i32:odd", "history_stride": "i32:odd"}
+    return build(target, kernel, types, {"has_history": has_history, **constants}, warps)
+
+
+def build_count_history(target: Target) -> Built:
+    types = pointers("i32", "history_row", "token_ids") | {"num_prompt_tokens": "i32:odd", "num_tokens": "i32:odd"}
+    return build(target, penalties.count_history_kernel, types, {"tile": 1024}, num_warps=4)
+
+
+def build_logprobs(target: Target) -> Built:
+    types = pointers("fp32", "logprob") | pointers("i64", "rank", "token_ids") | pointers("bf16", "logits")
+    kernel, constants = logprobs.token_logprobs_kernel, {"tile": logprobs.TILE}
+    return build(target, kernel, types | {"vocab_size": "i32:odd"}, constants, logprobs.NUM_WARPS)
+
+
+THRESHOLD: dict[str, Any] = {
+    "kernel": threshold.threshold_kernel,
+    "warps": threshold.NUM_WARPS,
+    "num_pivots": threshold.PIVOTS,
+    "tile": threshold.TILE,
+}
+DRAW: dict[str, Any] = {"kernel": sample.draw_kernel, "warps": 4, "chunk": sample.CHUNK, "tile": sample.TILE}
+FINISH: dict[str, Any] = {"kernel": sample.finish_kernel, "warps": 1, "num_chunks": 38, "chunks_padded": 64}
+
+
 # (how to build it, shared memory in bytes at most). Two programs of 114 KB fit into a Hopper's multiprocessor.
 BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     # Each element is read once and written once: there is nothing to share.
@@ -113,5 +218,30 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "prefill, short queries": (partial(build_prefill, longest=2), 72 * KB),
     "prefill, head size 80, 3 heads a KV head": (partial(build_prefill, head_dim=80, group=3), 113 * KB),
     "prefill, head size 256": (partial(build_prefill, head_dim=256), 161 * KB),
+    "norm, rotation and KV write": (build_rotary, 4 * KB),
+    "norm, rotation and KV write, FP8 cache": (partial(build_rotary, kv="fp8"), 4 * KB),
+    "RMS norm": (build_rms_norm, KB),
+    "RMS norm of 8192": (partial(build_rms_norm, size=8192, warps=rms_norm.MOST_WARPS), KB),
+    "SiLU and mul": (build_silu, 0),
+    "GEMV, 1 row": (partial(build_gemv, rows=1, size=1024), 2 * KB),
+    "GEMV, 4 rows": (partial(build_gemv, rows=4, size=3072), 8 * KB),
+    "GEMV, long rows": (partial(build_gemv, rows=1, size=14336), 32 * KB),
+    "skinny GEMM": (build_skinny_gemm, 66 * KB),
+    "pack requests": (partial(build_pack, kernel=pack_inputs.pack_requests_kernel, requests_padded=1024), 4 * KB),
+    "pack tokens": (
+        partial(build_pack, kernel=pack_inputs.pack_tokens_kernel, block_size=16, halvings=11, tile=pack_inputs.TILE),
+        KB,
+    ),
+    "gather block table": (
+        partial(build_pack, kernel=pack_inputs.gather_block_table_kernel, block_size=16, tile=pack_inputs.TILE),
+        0,
+    ),
+    "sampling, thresholds": (partial(build_sampling, **THRESHOLD), 24 * KB),
+    "sampling, thresholds without penalties": (partial(build_sampling, has_history=False, **THRESHOLD), 24 * KB),
+    "sampling, draw": (partial(build_sampling, **DRAW), 8 * KB),
+    "sampling, draw without penalties": (partial(build_sampling, has_history=False, **DRAW), 8 * KB),
+    "sampling, finish": (partial(build_sampling, **FINISH), KB),
+    "history": (build_count_history, 8 * KB),
+    "scores of tokens": (build_logprobs, KB),
     "prefill, float32": (partial(build_prefill, kind="fp32", kv="fp32"), 48 * KB),
 }

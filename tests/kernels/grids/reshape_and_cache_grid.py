@@ -6,7 +6,9 @@ import itertools
 
 import torch
 
+from minivllm.kernels.launch import KVScales
 from minivllm.kernels.reshape_and_cache import reshape_and_cache, reshape_and_cache_reference
+from tests.kernels.grids.rotary_and_cache_grid import representable
 from tests.kernels.grids.setup import HEAD_DIMS, Setup
 
 PAGE_SIZES = [1, 3, 8, 16, 20, 128]
@@ -54,4 +56,13 @@ def run_on_default_device(setup: Setup) -> int:
     compare(one, -one, torch.tensor([63]), shape, "one token, last slot")
     compare(one[:0], one[:0], torch.empty(0, dtype=torch.int64), shape, "no token")
     compare(one.expand(5, 2, 64), one.expand(5, 2, 64), torch.full((5,), -1), shape, "padding only")
-    return len(cases) + 3
+    for fp8 in (torch.float8_e4m3fn, torch.float8_e5m2):
+        new = representable(torch.randn(3, 2, 64), fp8)
+        caches = torch.full((2, *shape), POISON).to(fp8)
+        expected = caches.clone()
+        slots, scales = torch.tensor([5, -1, 62]), KVScales(0.5, 0.25)
+        reshape_and_cache(new, -new, caches[0], caches[1], slots, scales)
+        reshape_and_cache_reference(new, -new, expected[0], expected[1], slots, scales)
+        assert torch.equal(caches.view(torch.uint8), expected.view(torch.uint8)), f"{fp8=}"
+        assert caches[0].float().nan_to_num().max() == torch.finfo(fp8).max, "what is too large is clamped"
+    return len(cases) + 5

@@ -1,0 +1,185 @@
+"""Owns sampling without the host: from logits to the next step's inputs in three launches that a graph can capture.
+
+    token = argmax of score[t] + noise(seed, position, t) over the kept t        (greedy: no noise, and all are kept)
+
+    1. `threshold_kernel`   one program a row: the lowest score that is kept. Rows that keep all end at once.
+    2. `draw_kernel`        many programs a row: the best token of each chunk of the vocabulary.
+    3. `finish_kernel`      one program a row: the best of the chunks; it is written where the next step reads it.
+
+Upstream: vllm/v1/worker/gpu/sample/sampler.py::Sampler.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minivllm.kernels import threshold
+from minivllm.kernels.gumbel import gumbel_noise, gumbel_noise_reference
+from minivllm.kernels.scores import SamplingRows, SamplingState, load_scores, scores_reference
+from minivllm.kernels.threshold import kept_reference, threshold_kernel
+from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
+
+# Tokens of a tile, and of a program of `draw_kernel`: 38 programs for a vocabulary of 152,000.
+TILE, CHUNK = 1024, 4096
+
+
+def sample_reference(logits: torch.Tensor, rows: SamplingRows, state: SamplingState) -> torch.Tensor:
+    """What the kernels do, in plain PyTorch. Arguments as in `sample`."""
+    out = torch.full((len(logits),), -1, dtype=torch.int64, device=logits.device)
+    for row in range(len(logits)):
+        slot = int(rows.slot[row])
+        if slot < 0:
+            continue
+        scores = scores_reference(logits[row].float(), row, rows, state)
+        if not scores.max().isfinite():
+            continue
+        if rows.temperature[row] > 0:
+            scores = scores.masked_fill(~kept_reference(scores, row, rows), float("-inf"))
+            scores = scores + gumbel_noise_reference(rows.seed[[row]], rows.position[[row]], len(scores))[0]
+        token = int(scores.argmax())
+        out[row] = token
+        state.token_ids[slot, rows.position[row]] = token
+        if state.history is not None:
+            state.history[slot, token] += 2
+    return out
+
+
+@jit
+def draw_kernel(
+    best_score_ptr,
+    best_token_ptr,
+    threshold_ptr,
+    last_tie_ptr,
+    logits_ptr,
+    history_ptr,
+    temperature_ptr,
+    seed_ptr,
+    position_ptr,
+    slot_ptr,
+    repetition_ptr,
+    frequency_ptr,
+    presence_ptr,
+    vocab_size,
+    logits_stride,
+    history_stride,
+    has_history: tl.constexpr,
+    chunk: tl.constexpr,
+    tile: tl.constexpr,
+):
+    """The best token of one chunk of one row.
+
+    row    [ chunk 0: tile | tile | tile | tile ][ chunk 1 ][ ... ][ part ]
+             each thread keeps the best of its own places; at the end the best of all threads, lowest token first
+    """
+    row = tl.program_id(1).to(tl.int64)
+    slot = tl.load(slot_ptr + row)
+    if slot < 0:
+        return
+    temperature = tl.load(temperature_ptr + row)
+    seed = tl.load(seed_ptr + row)
+    position = tl.load(position_ptr + row)
+    threshold = tl.load(threshold_ptr + row)
+    last_tie = tl.load(last_tie_ptr + row)
+    repetition = tl.load(repetition_ptr + row)
+    frequency = tl.load(frequency_ptr + row)
+    presence = tl.load(presence_ptr + row)
+    logits_row = logits_ptr + row * logits_stride
+    history_row = history_ptr + slot.to(tl.int64) * history_stride
+
+    best = tl.full([tile], float("-inf"), tl.float32)
+    best_token = tl.zeros([tile], tl.int32)
+    first = tl.program_id(0) * chunk
+    for start in range(first, tl.minimum(first + chunk, vocab_size), tile):
+        token = start + tl.arange(0, tile)
+        scores = load_scores(
+            logits_row, history_row, token, vocab_size, repetition, frequency, presence, temperature, has_history
+        )
+        if temperature > 0.0:
+            is_kept = (scores > threshold) | ((scores == threshold) & (token <= last_tie))
+            scores = tl.where(is_kept, scores + gumbel_noise(seed, position, start, tile), float("-inf"))
+        is_better = scores > best
+        best = tl.where(is_better, scores, best)
+        best_token = tl.where(is_better, token, best_token)
+    highest = tl.max(best, 0)
+    place = row * tl.num_programs(0) + tl.program_id(0)
+    tl.store(best_score_ptr + place, highest)
+    tl.store(best_token_ptr + place, tl.min(tl.where(best == highest, best_token, vocab_size), 0))
+
+
+@jit
+def finish_kernel(
+    out_ptr,
+    token_ids_ptr,
+    history_ptr,
+    best_score_ptr,
+    best_token_ptr,
+    position_ptr,
+    slot_ptr,
+    token_ids_stride,
+    history_stride,
+    num_chunks: tl.constexpr,
+    chunks_padded: tl.constexpr,
+    has_history: tl.constexpr,
+):
+    """The best of a row's chunks; -1 for a row that is not sampled, and for one whose maximum is no finite number."""
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slot_ptr + row).to(tl.int64)
+    if slot < 0:
+        tl.store(out_ptr + row, -1)
+        return
+    chunk = tl.arange(0, chunks_padded)
+    place = row * num_chunks + chunk
+    best = tl.load(best_score_ptr + place, mask=chunk < num_chunks, other=float("-inf"))
+    token = tl.load(best_token_ptr + place, mask=chunk < num_chunks, other=0)
+    highest = tl.max(best, 0)
+    first_best = tl.min(tl.where(best == highest, token, 2147483647), 0)
+    is_broken = (highest == float("inf")) | (highest == float("-inf"))
+    tl.store(out_ptr + row, tl.where(is_broken, -1, first_best).to(tl.int64))
+    if is_broken == 0:
+        tl.store(token_ids_ptr + slot * token_ids_stride + tl.load(position_ptr + row), first_best)
+        if has_history:
+            tl.atomic_add(history_ptr + slot * history_stride + first_best, 2)
+
+
+def sample(logits: torch.Tensor, rows: SamplingRows, state: SamplingState) -> torch.Tensor:
+    """Sample a token for each row, and put it where the next step reads its inputs.
+
+    Args:
+        logits: (rows, vocab_size), any float dtype; they are not changed.
+        rows: How to sample.
+        state: The slots' tokens and histories, changed in place.
+
+    Returns:
+        (rows,) int64; -1 for a row that is not sampled, or whose logits' maximum is not a finite number.
+    """
+    num_rows, vocab_size = logits.shape
+    device, chunks = logits.device, cdiv(vocab_size, CHUNK)
+    out = torch.empty(num_rows, dtype=torch.int64, device=device)
+    if num_rows == 0:
+        return out
+    lowest = torch.empty(num_rows, dtype=torch.float32, device=device)
+    last_tie = torch.empty(num_rows, dtype=torch.int32, device=device)
+    best_score = torch.empty((num_rows, chunks), dtype=torch.float32, device=device)
+    best_token = torch.empty((num_rows, chunks), dtype=torch.int32, device=device)
+    has_history = state.history is not None
+    history = state.token_ids if state.history is None else state.history  # never read without a history
+    penalties = (rows.repetition, rows.frequency, rows.presence)
+    sizes = (vocab_size, logits.stride(0), history.stride(0))
+    # No fused multiply-add: both kernels must come to the same scores in every bit, or a threshold would cut itself off
+    threshold_kernel[(num_rows,)](
+        lowest, last_tie, logits, history, rows.temperature, rows.min_p, rows.top_k, rows.top_p, rows.slot,
+        *penalties, *sizes,
+        has_history=has_history, num_pivots=threshold.PIVOTS, tile=threshold.TILE, num_warps=threshold.NUM_WARPS,
+        enable_fp_fusion=False,
+    )  # fmt: skip
+    draw_kernel[(chunks, num_rows)](
+        best_score, best_token, lowest, last_tie, logits, history, rows.temperature, rows.seed, rows.position,
+        rows.slot, *penalties, *sizes,
+        has_history=has_history, chunk=CHUNK, tile=TILE, num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    finish_kernel[(num_rows,)](
+        out, state.token_ids, history, best_score, best_token, rows.position, rows.slot,
+        state.token_ids.stride(0), history.stride(0),
+        num_chunks=chunks, chunks_padded=next_power_of_2(chunks), has_history=has_history, num_warps=1,
+    )  # fmt: skip
+    return out

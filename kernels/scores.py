@@ -1,0 +1,65 @@
+"""Owns the score of a token before anything is left out or drawn: its logit after penalties and temperature.
+
+    score[t] = penalised logit of t / temperature            (temperature 0: greedy, as if 1)
+
+Scores are never stored: each kernel that needs them makes them anew from the logits, which costs no traffic and rounds
+nothing to 16 bits on the way.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from minivllm.kernels.penalties import LARGEST, penalize, penalize_reference
+from minivllm.kernels.triton_guard import jit, tl
+
+_LARGEST = tl.constexpr(LARGEST)
+
+
+class SamplingRows(NamedTuple):
+    """How to sample each row of logits, on the device. All (rows,)."""
+
+    temperature: torch.Tensor  # float32; 0 is greedy
+    min_p: torch.Tensor  # float32; 0 is off
+    top_k: torch.Tensor  # int32; 0 is off
+    top_p: torch.Tensor  # float32; 1 is off
+    seed: torch.Tensor  # int64, the bits of an unsigned seed
+    position: torch.Tensor  # int64, of the token that is sampled
+    slot: torch.Tensor  # int32, whose token it is; -1 for a row that is computed but not sampled: padding, or a chunk
+    repetition: torch.Tensor  # float32; 1 is off
+    frequency: torch.Tensor  # float32; 0 is off
+    presence: torch.Tensor  # float32; 0 is off
+
+
+class SamplingState(NamedTuple):
+    """What sampling reads and changes of every slot."""
+
+    token_ids: torch.Tensor  # (slots, max_model_len) int32: each new token is put at its position
+    history: torch.Tensor | None  # (slots, vocab_size) int32, see `penalties`; None where no request has penalties
+
+
+def scores_reference(logits: torch.Tensor, row: int, rows: SamplingRows, state: SamplingState) -> torch.Tensor:
+    """Penalties and temperature: (vocab_size,)."""
+    if state.history is not None:
+        penalties = (float(rows.repetition[row]), float(rows.frequency[row]), float(rows.presence[row]))
+        logits = penalize_reference(logits, state.history[int(rows.slot[row])], *penalties)
+    temperature = float(rows.temperature[row])
+    return logits / temperature if temperature > 0 else logits
+
+
+@jit
+def load_scores(
+    logits_row_ptr, history_row_ptr, token, vocab_size, repetition, frequency, presence, temperature,
+    has_history: tl.constexpr,
+):  # fmt: skip
+    """The scores of a tile of tokens; -inf past the vocabulary, +inf for NaN, so that it wins and is found out."""
+    is_token = token < vocab_size
+    logits = tl.load(logits_row_ptr + token, mask=is_token, other=float("-inf")).to(tl.float32)
+    if has_history:
+        is_punished = (repetition != 1.0) | (frequency != 0.0) | (presence != 0.0)
+        history = tl.load(history_row_ptr + token, mask=token < tl.where(is_punished, vocab_size, 0), other=0)
+        logits = penalize(logits, history, repetition, frequency, presence, _LARGEST)
+    scores = logits / tl.where(temperature > 0, temperature, 1.0)
+    return tl.where(scores != scores, float("inf"), scores)

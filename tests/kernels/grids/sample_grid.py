@@ -1,0 +1,106 @@
+"""Sampling on the device: random mixtures of greedy, filtered and penalised rows against the reference, bit by bit."""
+
+from __future__ import annotations
+
+import torch
+
+from minivllm.kernels.gumbel import gumbel_noise_reference
+from minivllm.kernels.logprobs import token_logprobs, token_logprobs_reference
+from minivllm.kernels.penalties import count_history, count_history_reference
+from minivllm.kernels.sample import sample, sample_reference
+from minivllm.kernels.scores import SamplingRows, SamplingState, scores_reference
+from minivllm.kernels.threshold import kept_reference
+from tests.kernels.grids.setup import NAN, Setup, assert_near
+
+SLOTS, LONGEST = 7, 64
+# (vocabulary, are there penalties, are logits rounded so that many are equal)
+CASES = [(1, False, False), (700, True, False), (1024, False, True), (5000, True, True), (4099, False, False)]
+FULL = [(151_936, True, True), (32_000, False, False), (50_257, True, False), (128_256, False, True)]
+
+
+def run(setup: Setup) -> int:
+    cases = CASES + FULL if setup.full else CASES
+    for index, (vocab_size, has_history, has_ties) in enumerate(cases):
+        dtype = torch.float32 if index % 2 or setup.device.type == "cpu" else torch.bfloat16
+        compare(setup, vocab_size, has_history, has_ties, dtype, f"{vocab_size=} {has_history=} {has_ties=} {dtype=}")
+    compare_scores(setup)
+    return len(cases) + 1
+
+
+def choices(rows: int, *values: float) -> torch.Tensor:
+    return torch.tensor(values)[torch.randint(len(values), (rows,))]
+
+
+def compare(setup: Setup, vocab_size: int, has_history: bool, has_ties: bool, dtype, what: str) -> None:
+    device, rows = setup.device, 24 if setup.full else 12
+    logits = torch.randn(rows, vocab_size + 3)[:, :vocab_size] * 3
+    if has_ties:
+        logits = (logits * 2).round() / 2
+    logits = logits.to(dtype)
+    logits[0, vocab_size // 2] = NAN
+    logits[1] = float("-inf")
+    logits[2:, 3::5] = float("-inf")  # forbidden tokens
+    slot = torch.arange(rows, dtype=torch.int32) % SLOTS
+    slot[3] = -1
+    slot[SLOTS:] = -1 if has_history else slot[SLOTS:]  # a slot has one history, so one row
+    temperature = choices(rows, 0.0, 0.7, 1.0, 3.0)
+    temperature[:2] = 1.0
+    how = SamplingRows(
+        temperature=temperature,
+        min_p=choices(rows, 0.0, 0.0, 0.05, 1.0),
+        top_k=choices(rows, 0, 1, 5, 50, 100_000).int(),
+        top_p=choices(rows, 1.0, 0.9, 0.5, 1e-6),
+        seed=torch.randint(-(2**63), 2**63 - 1, (rows,)),
+        position=torch.randperm(LONGEST)[:rows],
+        slot=slot,
+        repetition=choices(rows, 1.0, 1.0, 1.5, 0.5),
+        frequency=choices(rows, 0.0, 0.0, 0.7, -1.0),
+        presence=choices(rows, 0.0, 0.3, -0.2),
+    )
+    token_ids = torch.randint(0, vocab_size, (SLOTS, LONGEST), dtype=torch.int32)
+    state = SamplingState(token_ids, fill_history(setup, token_ids, vocab_size) if has_history else None)
+    before = SamplingState(*(None if part is None else part.clone() for part in state))
+    moved = SamplingState(*(None if part is None else part.clone().to(device) for part in state))
+
+    expected = sample_reference(logits, how, state)
+    on_device = SamplingRows(*(column.to(device) for column in how))
+    padded = torch.full((rows, vocab_size + 3), NAN, dtype=dtype, device=device)
+    padded[:, :vocab_size] = logits.to(device)
+    got = sample(padded[:, :vocab_size], on_device, moved).cpu()
+    assert expected[:2].tolist() == [-1, -1], "a row of NaN and a row of minus infinity have no token"
+    assert torch.equal(got < 0, expected < 0), f"{what}: rows without a token differ"
+    for row in torch.nonzero(got != expected).flatten().tolist():
+        # The last bit of a logarithm may decide between two tokens that are as good as equal.
+        scores = scores_reference(logits[row].float(), row, how, before)
+        assert temperature[row] > 0, f"{what}: row {row} is greedy, and took {got[row]} instead of {expected[row]}"
+        assert kept_reference(scores, row, how)[got[row]], f"{what}: row {row} drew a token that is not kept"
+        noisy = scores + gumbel_noise_reference(how.seed[[row]], how.position[[row]], vocab_size)[0]
+        gap = noisy[expected[row]] - noisy[got[row]]
+        assert gap < 1e-4, f"{what}: row {row} drew {got[row]} instead of {expected[row]}"
+    if torch.equal(got, expected):
+        assert torch.equal(moved.token_ids.cpu(), state.token_ids), f"{what}: tokens are put where they belong"
+        if state.history is not None:
+            assert torch.equal(moved.history.cpu(), state.history), f"{what}: histories count the new tokens"
+
+
+def fill_history(setup: Setup, token_ids: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Histories of slots with prompts of several lengths, counted by the kernel and by its reference."""
+    expected = torch.full((SLOTS, vocab_size), 77, dtype=torch.int32)
+    got = expected.to(setup.device)
+    for slot in range(SLOTS):
+        prompt, tokens = slot * 5, min(LONGEST, slot * 9)
+        count_history_reference(expected, slot, token_ids[slot, :tokens], prompt)
+        count_history(got, slot, token_ids[slot, :tokens].to(setup.device), prompt)
+    assert torch.equal(got.cpu(), expected), "histories differ"
+    return expected
+
+
+def compare_scores(setup: Setup) -> None:
+    for rows, vocab_size in [(0, 10), (3, 1), (5, 9000)]:
+        logits = torch.randn(rows, vocab_size) * 5
+        logits[:, 1::7] = float("-inf")
+        tokens = torch.randint(0, vocab_size, (rows,)) // 7 * 7
+        logprobs, ranks = token_logprobs(logits.to(setup.device), tokens.to(setup.device))
+        expected, expected_ranks = token_logprobs_reference(logits.double(), tokens)
+        assert_near(logprobs, expected, f"scores {rows=} {vocab_size=}")
+        assert torch.equal(ranks.cpu(), expected_ranks), f"ranks {rows=} {vocab_size=}"
