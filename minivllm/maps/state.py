@@ -130,7 +130,13 @@ def _worker(state: State, request_id: str) -> dict[str, Any]:
 
 def _frontend(state: State, request_id: str) -> dict[str, Any]:
     text = state.frontend[request_id]
-    return {"sent": text.sent, "held": len(text.held), "held_text": text.held, "num_tokens": text.num_tokens}
+    return {
+        "sent": text.sent,
+        "held": len(text.held),
+        "held_text": text.held,
+        "num_tokens": text.num_tokens,
+        "finish_reason": text.finish_reason,
+    }
 
 
 def _with_changes(now: dict[str, Any] | None, was: dict[str, Any] | None) -> dict[str, Any] | None:

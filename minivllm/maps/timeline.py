@@ -56,13 +56,13 @@ def timeline_map(log: Log) -> dict[str, Any]:
 
 
 def _request(request_id: str, cells: list[dict[str, Any] | None], state: State) -> dict[str, Any]:
-    entry = state.requests[request_id]
+    entry, text = state.requests[request_id], state.frontend.get(request_id)
     return {
         "request": request_id,
         "arrived": entry.arrived,
         "num_prompt_tokens": entry.num_prompt_tokens,
         "num_output_tokens": entry.num_tokens - entry.num_prompt_tokens,
-        "finish_reason": entry.finish_reason,
+        "finish_reason": (text.finish_reason if text else None) or entry.finish_reason,
         "cells": cells,
     }
 
@@ -73,6 +73,8 @@ def _cells(events: list[Event], was_here: set[str], state: State) -> dict[str, d
     plan = data.get("schedule", {})
     aborted = {i for event in events if event.kind == "requests.aborted" for i in event.data["ended"]}
     ended = {i for event in events if event.kind == "update" for i in event.data["finished"]}
+    # Of a stop string the core hears by an abort; for its caller the request has ended with its text.
+    stopped = {event.request for event in events if event.kind == "output.text" and event.data["finish_reason"]}
     came = {event.request for event in events if event.kind == "request.arrived"}
     scheduled = dict(plan.get("scheduled", ()))
     hits = {i: hit for i, _, hit in plan.get("prefix_cache", ())}
@@ -82,12 +84,12 @@ def _cells(events: list[Event], was_here: set[str], state: State) -> dict[str, d
         if request_id not in was_here and request_id not in came:
             continue
         cells[request_id] = {
-            "state": _state(request_id, entry, scheduled, plan, aborted),
+            "state": _state(request_id, entry, scheduled, plan, aborted - stopped),
             "num_tokens": scheduled.get(request_id, 0),
             "num_cached": hits.get(request_id, 0),
             "num_drafts": len(plan.get("spec_tokens", {}).get(request_id, ())),
             "entered": request_id in entered,
-            "finished": request_id in ended,
+            "finished": request_id in ended | stopped,
         }
     return cells
 

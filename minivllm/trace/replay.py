@@ -71,11 +71,15 @@ class WorkerEntry(msgspec.Struct):
 
 
 class FrontendEntry(msgspec.Struct):
-    """A request's text: characters that its caller has been sent, text held back, tokens that have come."""
+    """A request's text: characters that its caller has been sent, text held back, tokens that have come, how it ended.
+
+    Of a stop string only the frontend knows: for the scheduler its request was aborted.
+    """
 
     sent: int = 0
     held: str = ""
     num_tokens: int = 0
+    finish_reason: str | None = None
 
 
 class PlanInFlight(msgspec.Struct):
@@ -319,6 +323,7 @@ class State:
         entry = self.frontend.setdefault(_named(event), FrontendEntry())
         entry.sent, entry.held = data["sent"], data["held"]
         entry.num_tokens += len(data["tokens"])
+        entry.finish_reason = data["finish_reason"]
 
     def _entry(self, request_id: str) -> RequestEntry:
         """Of any request that an event names: the log may have lost how it arrived."""

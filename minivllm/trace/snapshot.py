@@ -80,6 +80,7 @@ def frontend_snapshot(output_processor: Any) -> dict[str, Entry]:
             "sent": state.sent_chars,
             "held": state.detokenizer.output_text[state.sent_chars :] + _unfinished(state.detokenizer._stream),
             "num_tokens": len(state.detokenizer.token_ids),
+            "finish_reason": None,  # one that has ended is not there any more
         }
         for req_id, state in states
         if state.detokenizer.token_ids

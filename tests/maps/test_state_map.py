@@ -237,3 +237,13 @@ def test_an_empty_iteration_is_drawn(logs: dict[str, Log]) -> None:
     log = without("request.arrived", "schedule", "update", "request.queued")(logs["simulated"])
     only_ends = Log(log.header, [event for event in log.events if event.kind == "step.end"])
     assert "nobody is here" in drawn(only_ends, [0], 80)
+
+
+def test_a_stop_string_ends_a_request_for_its_caller_and_aborts_it_in_the_core() -> None:
+    log = read_log(get_scenario("stop-strings").log_path)
+    (step,) = [e.step for e in log.events if e.kind == "output.text" and e.data["finish_reason"] == "stop"]
+    entry = next(r for r in iteration(log, step)["requests"] if r["request"] == "R0")
+    assert entry["frontend"]["finish_reason"] == "stop"
+    assert entry["scheduler"]["status"] == "FINISHED_ABORTED"
+    picture = drawn(log, [step], 120)
+    assert re.search(r"R0 .*ended: stop\* .*FINISHED abort\* .*not told yet", picture)

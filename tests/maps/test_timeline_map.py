@@ -126,3 +126,11 @@ def test_a_long_run_is_cut_in_the_middle(tmp_path: Path) -> None:
 
 def test_an_empty_run_is_drawn() -> None:
     assert "empty" in drawn(Log(Header(), []), 80)
+
+
+def test_a_stop_string_is_an_end_and_no_abort() -> None:
+    log = read_log(get_scenario("stop-strings").log_path)
+    last = [cell for cell in row(log, "R0") if cell is not None][-1]
+    assert (last["state"], last["finished"]) == ("decode", True)
+    (entry,) = [entry for entry in timeline_map(log)["requests"] if entry["request"] == "R0"]
+    assert entry["finish_reason"] == "stop"

@@ -1,6 +1,6 @@
 """Owns drawing the state map in a terminal: requests in their three places, then the block pool.
 
-Three layouts: two lines a request below 100 columns, one line from there on, and from 140 on the block tables as well.
+Three layouts: two lines a request below 112 columns, one line from there on, and from 140 on the block tables as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minivllm.maps.render.style import ASCII, UNICODE, Glyphs, request_colours, 
 from minivllm.sourcemap.locate import shown
 from minivllm.trace.events import Header
 
-_ONE_LINE, _WITH_IDS = 100, 140
+_ONE_LINE, _WITH_IDS = 112, 140
 _MIN_BAR, _MAX_BAR = 8, 48
 _PLACE_NAMES = {"slots": "slot", "rows": "row"}
 # Lines for requests; the rest of them is counted. With the pool, a map stays within a screen of about 40 lines.

@@ -13,7 +13,7 @@ from rich.text import Text
 from minivllm.maps.render.style import ASCII, UNICODE, Glyphs, printable, ranges
 
 MARK = "*"
-ROW_STYLE, BLOCK_STYLE = "bright_yellow", "bright_blue"
+ROW_STYLE, BLOCK_STYLE = "italic bright_yellow", "bright_blue"
 _MAX_IDS = 24
 
 
@@ -47,7 +47,10 @@ class StateCells:
             return self._nothing.copy()
         text = _value(f"sent {frontend['sent']}", _differs(frontend, "sent"))
         text.append(", ")
-        text.append_text(_value(f"held {frontend['held']}", _differs(frontend, "held")))
+        if frontend["finish_reason"] is not None:
+            text.append_text(_value(f"ended: {frontend['finish_reason']}", _differs(frontend, "finish_reason")))
+        else:
+            text.append_text(_value(f"held {frontend['held']}", _differs(frontend, "held")))
         if frontend["held"]:
             text.append(f" “{printable(frontend['held_text'])}”")
         text.truncate(self._text_width, overflow="ellipsis")
@@ -102,6 +105,8 @@ class StateCells:
         worker = request["worker"]
         if worker is None:
             return Text("")
+        if request["scheduler"]["finish_reason"] is not None:
+            return Text("not told yet", style="dim")
         if worker["equal"]:
             return Text("= equal" if self._ascii_only else "✓ equal", style="green")
         return Text("! differs" if self._ascii_only else "✗ differs", style="bold red")

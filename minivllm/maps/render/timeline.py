@@ -148,10 +148,7 @@ class TimelineRenderer:
             row.append(glyph, style=f"{colour}{' bold' if is_event else ''}{' dim' if is_dim else ''}")
         if not row.plain.replace(self._fold, " ").strip():
             return None  # not there in any of these iterations
-        label = Text(f"  {entry['request']}", style=f"bold {colour}")
-        label.append(" " * (label_width - len(label)))
-        label.append_text(self._without_idle_folds(row))
-        return label
+        return _label(entry["request"], colour, label_width).append_text(self._without_idle_folds(row))
 
     def _without_idle_folds(self, row: Text) -> Text:
         """No line through the time in which a request was not there."""
@@ -186,8 +183,7 @@ class TimelineRenderer:
         columns = _columns_of_time(times, self._timeline["iterations"], width, total)
         lines = [self._rule("OVER TIME", f"{total / 1e6:.1f} ms, {total / width / 1e6:.2f} ms a column")]
         for entry in requests:
-            line = Text(f"  {entry['request']}", style=f"bold {self._colours[entry['request']]}")
-            line.append(" " * (label_width - len(line)))
+            line = _label(entry["request"], self._colours[entry["request"]], label_width)
             for place in columns:
                 cell = entry["cells"][place] if place is not None else None
                 line.append(self._time_glyph(cell), style=self._colours[entry["request"]])
@@ -207,12 +203,17 @@ class TimelineRenderer:
         return bars.get(cell["state"]) or _GLYPHS[cell["state"]]
 
 
+def _label(request_id: str, colour: str, width: int) -> Text:
+    label = Text("  ").append(request_id, style=f"bold {colour}")
+    return label.append(" " * (width - label.cell_len))
+
+
 def _glyph(cell: Cell, budget: int) -> str:
     """One character for what a request did in an iteration."""
     if cell is None:
         return " "
     if cell["state"] != "prefill":
-        return "f" if cell["finished"] and cell["state"] == "decode" else _GLYPHS[cell["state"]]
+        return "f" if cell["finished"] and cell["state"] in ("decode", "passed_over") else _GLYPHS[cell["state"]]
     if cell["num_cached"]:
         return "h"
     share = cell["num_tokens"] / budget
