@@ -1,4 +1,4 @@
-"""Owns RMSNorm, the only normalisation of Llama-shaped models.
+"""Owns RMSNorm, the only normalisation of Llama-shaped models, alone and with the residual connection before it.
 
 Upstream: vllm/model_executor/layers/layernorm.py::RMSNorm.
 """
@@ -6,12 +6,16 @@ Upstream: vllm/model_executor/layers/layernorm.py::RMSNorm.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+
+from minivllm.layers.native import native_ops
 
 
 class RMSNorm(nn.Module):
-    """y = x / sqrt(mean(x^2) + eps) * weight, over the last dimension."""
+    """y = x / sqrt(mean(x^2) + eps) * weight, over the last dimension.
+
+    The square sum needs float32, and vLLM rounds before it multiplies by the weight.
+    """
 
     def __init__(self, size: int, eps: float, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -19,7 +23,21 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.dtype == torch.float32:
-            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        # The square sum needs float32, and the reference rounds before it multiplies by the weight.
-        return F.rms_norm(x.float(), self.weight.shape, None, self.eps).to(x.dtype) * self.weight
+        """Normalise x: (rows, size), or (tokens, heads, size) for a norm of heads."""
+        ops = native_ops(x)
+        return self._normalised(x.float()) if ops is None else ops.rms_norm(x, self.weight, self.eps)
+
+    def add_and_norm(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The norm of residual + x, and that sum, which may overwrite the residual: (rows, size) each.
+
+        What is normalised is the sum before it is rounded: in bfloat16 that is seen in the tokens.
+        """
+        ops = native_ops(x)
+        if ops is not None:
+            return ops.rms_norm(x, self.weight, self.eps, residual), residual
+        total = residual.float() + x.float()
+        return self._normalised(total), total.to(x.dtype)
+
+    def _normalised(self, x: torch.Tensor) -> torch.Tensor:
+        scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps)
+        return (x * scale).to(self.weight.dtype) * self.weight

@@ -9,6 +9,7 @@ import math
 
 import torch
 
+from minivllm.layers.native import native_ops
 from minivllm.models.config import RopeConfig
 
 
@@ -26,9 +27,16 @@ class RotaryEmbedding:
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate each pair (x[i], x[i + head_dim / 2]) of x (tokens, heads, head_dim) by its position's angle i."""
-    first, second = x.chunk(2, dim=-1)  # (tokens, heads, head_dim / 2) each
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    """Rotate each pair (x[i], x[i + head_dim / 2]) of x (tokens, heads, head_dim) by its position's angle i.
+
+    In float32, rounded once, as vLLM does it. May overwrite x.
+    """
+    ops = native_ops(x)
+    if ops is not None:
+        return ops.rotate_(x, cos, sin)
+    cos, sin = cos.float(), sin.float()
+    first, second = x.float().chunk(2, dim=-1)  # (tokens, heads, head_dim / 2) each
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
 def inverse_frequencies(head_dim: int, rope: RopeConfig) -> torch.Tensor:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from minivllm.attention.backend import AttentionBackend
+from minivllm.layers.activation import silu_and_mul
 from minivllm.layers.linear import Linear, linear
 from minivllm.layers.norm import RMSNorm
 from minivllm.layers.rotary import RotaryEmbedding, rotate
@@ -75,8 +76,8 @@ class LlamaMLP(nn.Module):
         self.down_proj = Linear(inner, hidden, device, dtype, bias=bias)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        gate, up = self.gate_up_proj.forward(hidden).chunk(2, dim=-1)  # (tokens, intermediate) each
-        return self.down_proj.forward(F.silu(gate, inplace=True) * up)
+        gate_up = self.gate_up_proj.forward(hidden)  # (tokens, 2 * intermediate)
+        return self.down_proj.forward(silu_and_mul(gate_up))
 
     def weight_slots(self) -> dict[str, torch.Tensor]:
         inner = len(self.gate_up_proj.weight) // 2
@@ -99,15 +100,20 @@ class LlamaDecoderLayer(nn.Module):
     def forward(
         self,
         hidden: torch.Tensor,
+        residual: torch.Tensor | None,
         rotation: tuple[torch.Tensor, torch.Tensor],
         kv_cache: torch.Tensor,
         attention: AttentionBackend[Any],
         metadata: Any,
-    ) -> torch.Tensor:
-        normed = self.input_layernorm.forward(hidden)
-        hidden = hidden + self.self_attn.forward(normed, rotation, kv_cache, attention, metadata)
-        normed = self.post_attention_layernorm.forward(hidden)
-        return hidden + self.mlp.forward(normed)
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The output of the MLP, and the residual that it is to be added to: the next norm does that, in one go."""
+        if residual is None:
+            hidden, residual = self.input_layernorm.forward(hidden), hidden
+        else:
+            hidden, residual = self.input_layernorm.add_and_norm(hidden, residual)
+        hidden = self.self_attn.forward(hidden, rotation, kv_cache, attention, metadata)
+        hidden, residual = self.post_attention_layernorm.add_and_norm(hidden, residual)
+        return self.mlp.forward(hidden), residual
 
     def weight_slots(self) -> dict[str, torch.Tensor]:
         slots: dict[str, torch.Tensor] = {
@@ -153,9 +159,11 @@ class Llama(nn.Module):
     ) -> torch.Tensor:
         hidden = F.embedding(input_ids, self.embed_tokens)  # (tokens, hidden_size)
         rotation = self.rotary.at(positions)
+        residual: torch.Tensor | None = None
         for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
-            hidden = layer(hidden, rotation, kv_cache, attention, metadata)
-        return self.norm.forward(hidden)
+            hidden, residual = layer(hidden, residual, rotation, kv_cache, attention, metadata)
+        assert residual is not None, "a model has layers"
+        return self.norm.add_and_norm(hidden, residual)[0]
 
     @on_map(
         "logits",

@@ -10,6 +10,7 @@ import torch
 from minivllm.attention.backend import select_backend
 from minivllm.config import VllmConfig
 from minivllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
+from minivllm.layers.linear import pack_weights
 from minivllm.models.errors import ModelError, TooLittleMemoryError
 from minivllm.models.loader import ModelLoader
 from minivllm.models.model_zoo import find_model
@@ -66,6 +67,7 @@ class Worker:
             model = self._loader.dummy(self.device, self.dtype, model_config.seed)
         else:
             model = self._loader.load(self.device, self.dtype)
+        pack_weights(model)
         attention, self.attention_reasons = select_backend(
             self.device,
             model.config.head_dim,

@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 import typer
@@ -55,6 +56,8 @@ def doctor(as_json: JsonOption = False) -> None:
         _dependencies(),
         _gpu(),
         _triton(),
+        _cpu_products(),
+        _cpu_operations(),
         _package("gguf", ".gguf models"),
         _memory(),
         _disk(),
@@ -138,6 +141,40 @@ def _triton() -> Finding:
     if sys.platform != "linux":
         return Finding("triton", "missing", "there is none for this system; PyTorch's own operations are used")
     return _package("triton", "kernels; PyTorch's own operations are used")
+
+
+def _cpu_products() -> Finding:
+    """How a CPU here would multiply in each precision."""
+    if _version("torch") is None:
+        return Finding("cpu products", "missing", "cannot be looked at without torch")
+    import torch
+
+    from minivllm.layers.linear import can_pack
+
+    if not can_pack(torch.float32):
+        return Finding("cpu products", "ok", "PyTorch's own: this build of it has no oneDNN")
+    if can_pack(torch.bfloat16):
+        unit = next((name for name in ("amx_bf16", "avx512_bf16") if name in _cpu_flags()), "no unit of its own")
+        return Finding("cpu products", "ok", f"oneDNN with packed weights, float32 and bfloat16 ({unit})")
+    return Finding("cpu products", "ok", "oneDNN with packed weights; bfloat16 would be slow here, take float32")
+
+
+def _cpu_flags() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _cpu_operations() -> Finding:
+    if _version("torch") is None:
+        return Finding("cpu operations", "missing", "cannot be looked at without torch")
+    from minivllm.layers.native import availability
+
+    used, reason = availability()
+    if used:
+        return Finding("cpu operations", "ok", f"norm, rotation, gate and paged attention in C, {reason}")
+    return Finding("cpu operations", "missing", f"PyTorch's own, which take longer: {reason}")
 
 
 def _package(package: str, use: str) -> Finding:
