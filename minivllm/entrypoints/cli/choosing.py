@@ -19,6 +19,12 @@ def check_iteration_option(spec: str | None) -> None:
         raise typer.BadParameter(f"--iteration takes N, A:B, last or all, not {spec!r}")
 
 
+def as_window(spec: str | None) -> tuple[int, int] | None:
+    """First and last iteration of a choice that names both; None for any other."""
+    found = re.fullmatch(r"(\d+)(?::(\d+))?", spec or "")
+    return (int(found[1]), int(found[2] or found[1])) if found else None
+
+
 def choose_iterations(spec: str | None, numbers: Sequence[int]) -> list[int]:
     """The iterations of a run that are meant.
 

@@ -9,13 +9,13 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from minivllm.scenarios.registry import all_scenarios, get_scenario
-from minivllm.trace.reader import Log, LogError, read_log
+from minivllm.trace.reader import Log, LogError, last_iteration, read_log, read_window
 from minivllm.trace.store import newest_log
 
 
@@ -29,6 +29,9 @@ def complete_scenario(incomplete: str) -> list[str]:
     """Names of scenarios, for the shell's completion."""
     return [scenario.name for scenario in all_scenarios() if scenario.name.startswith(incomplete)]
 
+
+# Bytes, plain and compressed, up to which a log is read as a whole whatever part of it is looked at.
+_LARGE_LOG = (8_000_000, 1_000_000)
 
 # No picture fits into fewer columns.
 MIN_WIDTH = 40
@@ -53,6 +56,21 @@ RequestOption = Annotated[
 WidthOption = Annotated[int | None, typer.Option(min=MIN_WIDTH, help="Columns to draw for; default: the terminal's.")]
 AsciiOption = Annotated[bool, typer.Option("--ascii", help="Use no character beyond ASCII.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a picture.")]
+
+
+LangOption = Annotated[
+    Literal["en", "zh"] | None,
+    typer.Option("--lang", help="Language of the sentences; default: that of LC_ALL or LANG.", show_default=False),
+]
+
+
+def language(asked: str | None) -> str:
+    """The language that a command speaks: the one asked for, or that of the environment; English if it is another."""
+    if asked is not None:
+        return asked
+    # An empty variable is as good as none, as for every other program.
+    named = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
+    return "zh" if named.lower().startswith("zh") else "en"
 
 
 def examples(*commands: str) -> str:
@@ -118,8 +136,13 @@ def print_json(kind: str, document: dict[str, Any]) -> None:
     print(json_document(kind, document))
 
 
-def choose_log(log: Path | None, scenario: str | None) -> Log:
+def choose_log(log: Path | None, scenario: str | None, window: tuple[int, int] | None = None) -> Log:
     """The log that a command reads: a file, a scenario's recorded run, or the newest.
+
+    Args:
+        log: The file that was named.
+        scenario: The scenario that was named.
+        window: First and last iteration that are looked at: of a large log no more than these is read.
 
     Raises:
         LogError: There is none, or it cannot be read.
@@ -127,12 +150,23 @@ def choose_log(log: Path | None, scenario: str | None) -> Log:
     """
     if log is not None and scenario is not None:
         raise typer.BadParameter("--log and --scenario exclude each other: give one")
-    chosen = read_log(log or _recorded(scenario))
+    path = log or _recorded(scenario)
+    chosen = _window(path, *window) if window is not None and _is_large(path) else read_log(path)
     if chosen.truncated:
         note(f"{chosen.path} was cut off: this is what came before the cut")
     if chosen.num_dropped:
         note(f"{chosen.path} leaves out the last {chosen.num_dropped} events: the run had too many")
     return chosen
+
+
+def _window(path: Path, first: int, last: int) -> Log:
+    if first > (end := last_iteration(path)) >= 0:
+        raise LogError(f"there is no iteration {first}: this run has 0 to {end}; the nearest is {end}")
+    return read_window(path, first, last)
+
+
+def _is_large(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > _LARGE_LOG[path.suffix == ".gz"]
 
 
 def _recorded(scenario: str | None) -> Path:

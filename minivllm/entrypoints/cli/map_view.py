@@ -29,6 +29,8 @@ class MapView:
         iteration: N, A:B (both included), last, all; None for what is best looked at first.
         request: Only what concerns this one; None for all.
         ascii_only: Use no character beyond ASCII.
+        lang: Language of the story: "en" or "zh".
+        is_below: It stands below another map of the same run, which has said what ran and what happened.
 
     Raises:
         BadParameter: `iteration` is none of these.
@@ -38,6 +40,8 @@ class MapView:
     iteration: str | None = None
     request: str | None = None
     ascii_only: bool = False
+    lang: str = "en"
+    is_below: bool = False
 
     def __post_init__(self) -> None:
         check_iteration_option(self.iteration)
@@ -67,7 +71,7 @@ class MapView:
             return
         chosen = self._chosen(log)
         if self.iteration is None and self.kind != "timeline":
-            chosen = [_first_to_look_at(log, chosen, self.kind)]
+            chosen = [first_to_look_at(log, chosen, self.kind)]
         _DRAWINGS[self.kind](self, log, chosen, console)
 
     def mermaid(self, log: Log) -> str:
@@ -85,7 +89,7 @@ class MapView:
             events = log.events if self.iteration is None else [e for e in log.events if e.step in chosen]
             return state_diagram(transitions(events, self.request))
         if self.iteration is None:
-            chosen = [_first_to_look_at(log, chosen, self.kind)]
+            chosen = [first_to_look_at(log, chosen, self.kind)]
         process = process_map(log)
         return sequence_diagram(process, [entry for entry in process["iterations"] if entry["iteration"] in chosen])
 
@@ -93,7 +97,7 @@ class MapView:
         return PlanView(self.iteration, self.request, ascii_only=self.ascii_only)
 
     def _plans(self, log: Log) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        plan = plan_map(log)
+        plan = plan_map(log, self.lang)
         return plan, self._plan_view().choose(plan)
 
     def _chosen(self, log: Log) -> list[int]:
@@ -101,14 +105,14 @@ class MapView:
         check_request(self.request, requests_of(log))
         if self.request is None:
             return chosen
-        concerned = _steps_of(log, self.request)
+        concerned = steps_of(log, self.request)
         if not (kept := [step for step in chosen if step in concerned]):
             has = f"it is in {min(concerned)} to {max(concerned)}" if concerned else "it never was in one"
             raise ValueError(f"{self.request} has no part in iteration {self.iteration}: {has}")
         return kept
 
 
-def _steps_of(log: Log, request: str) -> set[int]:
+def steps_of(log: Log, request: str) -> set[int]:
     """Iterations in which a request arrived, was planned, waited at the head, or ended."""
     steps = set()
     for event in log.events:
@@ -124,7 +128,7 @@ def _steps_of(log: Log, request: str) -> set[int]:
     return steps
 
 
-def _first_to_look_at(log: Log, chosen: list[int], kind: str) -> int:
+def first_to_look_at(log: Log, chosen: list[int], kind: str) -> int:
     """The scenario's own choice; for times the step of median length; else the first with most requests in it."""
     try:
         look_at = get_scenario(log.header.scenario).look_at if log.header.scenario else None
@@ -202,7 +206,8 @@ def _draw_process(view: MapView, log: Log, chosen: list[int], console: Console) 
 
     process = process_map(log)
     renderer = ProcessRenderer(process, log.header, console, ascii_only=view.ascii_only)
-    renderer.draw_header()
+    if not view.is_below:
+        renderer.draw_header()
     for iteration in process["iterations"]:
         if iteration["iteration"] in chosen:
             renderer.draw(iteration)
@@ -213,9 +218,11 @@ def _draw_state(view: MapView, log: Log, chosen: list[int], console: Console) ->
     from minivllm.maps.state import state_map
 
     state = state_map(log, chosen)
-    narration = {entry["iteration"]: entry["narration"] for entry in plan_map(log)["iterations"]}
     frame = Frame(log.header, state["requests"], console, ascii_only=view.ascii_only)
-    frame.draw_header()
+    narration = {}
+    if not view.is_below:
+        narration = {entry["iteration"]: entry["narration"] for entry in plan_map(log, view.lang)["iterations"]}
+        frame.draw_header()
     renderer = StateRenderer(state, log.header, console, ascii_only=view.ascii_only)
     for iteration in state["iterations"]:
         for sentence in narration.get(iteration["iteration"], []):
@@ -230,10 +237,10 @@ def _draw_hot(view: MapView, log: Log, chosen: list[int], console: Console) -> N
     run = hot_map(log, None if view.iteration is None else chosen, view.request)
     for place, step in enumerate(chosen):
         renderer = HotPathRenderer(hot_map(log, [step]), run, log.header, console, ascii_only=view.ascii_only)
-        if place == 0:
+        if place == 0 and not view.is_below:
             renderer.draw_header()
         renderer.draw_step()
-        if place == len(chosen) - 1:
+        if place == len(chosen) - 1 and not view.is_below:
             renderer.draw_run()
 
 
@@ -241,7 +248,8 @@ def _draw_timeline(view: MapView, log: Log, chosen: list[int], console: Console)
     from minivllm.maps.render.timeline import TimelineRenderer
 
     timeline = _timeline_document(log, chosen, view.request)
-    Frame(log.header, requests_of(log), console, ascii_only=view.ascii_only).draw_header()
+    if not view.is_below:
+        Frame(log.header, requests_of(log), console, ascii_only=view.ascii_only).draw_header()
     TimelineRenderer(timeline, log.header, console, ascii_only=view.ascii_only).draw()
 
 

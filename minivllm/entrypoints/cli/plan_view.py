@@ -96,14 +96,18 @@ class PlanView:
         """Draw the chosen iterations on any console. For the arguments see `show`."""
         renderer = PlanRenderer(plan, header, console, ascii_only=self.ascii_only)
         renderer.draw_header()
+        self.draw_iterations(renderer, plan, chosen)
+        renderer.draw_requests()
+        if remark:
+            renderer.draw_note(remark)
+
+    def draw_iterations(self, renderer: PlanRenderer, plan: dict[str, Any], chosen: Iterations) -> None:
+        """Draw the chosen iterations, and say of those in which nothing new is to be seen only that they are there."""
         for group in self._groups(plan, chosen):
             if len(group) == 1:
                 renderer.draw(group[0])
             else:
                 renderer.draw_left_out(group)
-        renderer.draw_requests()
-        if remark:
-            renderer.draw_note(remark)
 
 
 def _groups_of_plain(iterations: Iterations, requests: dict[str, dict[str, Any]]) -> list[Iterations]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +20,7 @@ from minivllm.trace.events import Header
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _PLANE_STYLE = {"control": "cyan", "data": "magenta"}
+_VLLM = Text("vLLM, below vllm/v1/", no_wrap=True, overflow="ellipsis")
 _PLANE_NAME = {"control": "ctrl", "data": "data"}
 _SYNC_STYLE = "bold yellow"
 
@@ -81,8 +83,10 @@ class HotPathRenderer:
     def _tree(self) -> Table:
         width = self._frame.width
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-        # Where there is not enough room, the last of these gives way whose cells may be cut; all others are no_wrap.
-        table.add_column("call", min_width=24, no_wrap=width >= WIDE)
+        rows = list(self._lines(self._step["tree"], "", is_root=True))
+        longest = max((cell_len(f"{prefix}{node['name']}") for prefix, node in rows), default=0)
+        # Where there is not enough room, a column gives way whose cells may be cut: all others are no_wrap.
+        table.add_column("call", min_width=24, max_width=max(longest + 4, 34), no_wrap=width >= WIDE)
         if width >= NARROW:
             table.add_column("plane", no_wrap=True)
         if self._timed:
@@ -98,8 +102,8 @@ class HotPathRenderer:
         if width >= MEDIUM:
             table.add_column("our source", no_wrap=True)
         if width >= WIDE:
-            table.add_column("vLLM, below vllm/v1/")
-        for prefix, node in self._lines(self._step["tree"], "", is_root=True):
+            table.add_column(_VLLM)
+        for prefix, node in rows:
             table.add_row(*self._row(prefix, node))
         return table
 
@@ -162,7 +166,7 @@ class HotPathRenderer:
         if width >= NARROW:
             table.add_column("our source", no_wrap=True)
         if has_vllm:
-            table.add_column("vLLM, below vllm/v1/")
+            table.add_column(_VLLM)
         for row in self._run["stages"]:
             style = _PLANE_STYLE[row["plane"]]
             cells: list[str | Text] = [Text(row["name"], style=style)]
