@@ -19,7 +19,7 @@ from minivllm.trace.replay import states
 from minivllm.trace.snapshot import request_entry, snapshot
 
 # Of a request that has ended nobody counts these any more.
-_LIVE_ONLY = ("num_in_flight_tokens", "num_stale_output_tokens", "num_scheduled", "arrived")
+LIVE_ONLY = ("num_in_flight_tokens", "num_stale_output_tokens", "num_scheduled")
 
 
 @dataclass
@@ -103,7 +103,7 @@ def assert_replayed(log: Log, live: LiveStates) -> None:
                 assert entry == engine["requests"][request_id], f"step {step}: {request_id}"
             else:
                 ended = request_entry(live.requests[request_id])
-                for key in _LIVE_ONLY:
+                for key in (*LIVE_ONLY, "arrived"):
                     entry.pop(key), ended.pop(key, None)
                 assert entry == ended, f"step {step}: {request_id}, which has ended"
         assert engine["requests"].keys() <= replayed["requests"].keys()

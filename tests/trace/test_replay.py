@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -19,7 +20,7 @@ from minivllm.trace.events import Event
 from minivllm.trace.reader import Log, read_log
 from minivllm.trace.replay import State, states
 from tests.differential.workload_generator import generate_workload
-from tests.trace.live_states import assert_replayed, simulated, traced
+from tests.trace.live_states import LIVE_ONLY, assert_replayed, simulated, traced
 from tests.trace.workloads import mixed_workload
 
 SCENARIOS = {scenario.name: scenario for scenario in all_scenarios()}
@@ -118,3 +119,41 @@ def test_a_request_that_sits_out_a_step_comes_back_with_its_blocks(tiny_model: P
     plans = {event.step: dict(event.data["scheduled"]) for event in log.events if event.kind == "schedule"}
     assert plans[4] == {"R0": 4}, "the second one sits out"
     assert_replayed(log, live)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_keyframe_is_what_replay_has_come_to(tmp_path: Path, is_async: bool) -> None:
+    log, _ = simulated(long_workload(tmp_path, is_async=is_async))
+    after = {step: state.as_dict() for step, state in states(log)}
+    keyframes = [event for event in log.events if event.kind == "keyframe"]
+    assert keyframes
+    for event in keyframes:
+        assert event.step % 64 == 0
+        replayed = after[event.step - 1]
+        told = State(log.header, json.loads(json.dumps(event.data["state"]))).as_dict()
+        # A keyframe stands in front of its step: nothing is planned yet.
+        accepted = {i: entry | {"num_scheduled": 0} for i, entry in replayed["requests"].items() if was_accepted(entry)}
+        assert list(told["requests"]) == list(accepted), "everyone who has come, in that order"
+        for request_id, entry in accepted.items():
+            ended = dict.fromkeys(LIVE_ONLY, 0) if entry["finish_reason"] else {}
+            assert told["requests"][request_id] | ended == entry | ended
+        for name in ("waiting", "skipped_waiting", "running", "in_flight", "pool"):
+            assert told[name] == replayed[name]
+
+
+def was_accepted(entry: dict[str, Any]) -> bool:
+    return entry["status"] != "REFUSED"
+
+
+def long_workload(folder: Path, *, is_async: bool) -> Workload:
+    """Requests that come for 200 steps, more than there are blocks for; one that is refused."""
+    limits = {"max_num_seqs": 4, "max_num_batched_tokens": 24, "block_size": 4, "num_gpu_blocks": 24}
+    requests = [
+        {"id": f"R{k}", "arrival_step": 5 * k, "prompt_token_ids": [*range(8), k, 5, 7], "max_tokens": 25 + k % 9}
+        for k in range(40)
+    ]
+    requests.append({"id": "too-long", "arrival_step": 30, "prompt_token_ids": [1] * 99, "max_tokens": 9})
+    path = folder / "workload.json"
+    config = {**limits, "max_model_len": 64, "async_scheduling": is_async}
+    path.write_text(json.dumps({"config": config, "requests": requests}))
+    return load_workload(path, "fixed")
