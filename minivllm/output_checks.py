@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MAX_N = 16384
 MAX_STOP_STRINGS = 1024
 MAX_STOP_CHARS = 4096
+# Lengths are counted in 32 bits.
+MAX_LENGTH = 2**31 - 1
 
 _SWITCHES = (
     "include_stop_str_in_output",
@@ -63,6 +65,9 @@ def _check_lengths(params: SamplingParams) -> None:
         raise ValueError(f"max_tokens must be at least 1, got {longest!r}")
     if not (_is_integer(shortest) and shortest >= 0):
         raise ValueError(f"min_tokens must be 0 or more, got {shortest!r}")
+    for name, length in (("max_tokens", longest), ("min_tokens", shortest)):
+        if length is not None and length > MAX_LENGTH:
+            raise ValueError(f"{name} must be at most {MAX_LENGTH}, got {length}")
     if longest is not None and shortest > longest:
         raise ValueError(f"min_tokens ({shortest}) must not exceed max_tokens ({longest})")
 

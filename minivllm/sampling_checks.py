@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 # Dividing by less overflows where probabilities are computed; vLLM raises lower temperatures to it, too.
 MIN_TEMPERATURE = 1e-2
+# Each is compared with the end of the output at every token.
+MAX_BAD_WORDS = 1024
+MAX_BAD_WORD_CHARS = 4096
 # The worker keeps parameters in arrays of 32 bits.
 _MAX_INT32 = 2**31 - 1
 
@@ -72,16 +75,20 @@ def _check_numbers(params: SamplingParams) -> None:
 def _check_token_lists(params: SamplingParams) -> None:
     stop, allowed, bias = params.stop_token_ids, params.allowed_token_ids, params.logit_bias
     if not isinstance(stop, tuple) or not all(map(_is_integer, stop)):
-        raise ValueError(f"stop_token_ids must be a list of token ids, got {stop!r}")
+        raise ValueError(f"stop_token_ids must be a list of token ids, got {stop!r:.80}")
     if allowed is not None:
         if not isinstance(allowed, tuple) or not all(map(_is_integer, allowed)):
-            raise ValueError(f"allowed_token_ids must be a list of token ids, got {allowed!r}")
+            raise ValueError(f"allowed_token_ids must be a list of token ids, got {allowed!r:.80}")
         if not allowed:
             raise ValueError("allowed_token_ids is empty, so no token could be sampled: leave it out to allow all")
     if not isinstance(params.bad_words, tuple) or not all(isinstance(w, str) and w.strip() for w in params.bad_words):
-        raise ValueError(f"bad_words must be a list of texts that are not blank, got {params.bad_words!r}")
+        raise ValueError(f"bad_words must be a list of texts that are not blank, got {params.bad_words!r:.80}")
+    if len(params.bad_words) > MAX_BAD_WORDS:
+        raise ValueError(f"bad_words must have at most {MAX_BAD_WORDS} words, got {len(params.bad_words)}")
+    if (longest := max(map(len, params.bad_words), default=0)) > MAX_BAD_WORD_CHARS:
+        raise ValueError(f"a bad word must have at most {MAX_BAD_WORD_CHARS} characters, got {longest}")
     if bias is not None and not isinstance(bias, dict):
-        raise ValueError(f"logit_bias must map token ids to numbers, got {bias!r}")
+        raise ValueError(f"logit_bias must map token ids to numbers, got {bias!r:.80}")
     for token_id, value in (bias or {}).items():
         if not (_is_integer(token_id) and _is_number(value) and math.isfinite(value)):
             raise ValueError(f"logit_bias must map token ids to finite numbers, got {token_id!r}: {value!r}")

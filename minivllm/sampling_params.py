@@ -8,6 +8,7 @@ an accepted option that does nothing is worse than an error.
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import msgspec
 
@@ -49,7 +50,32 @@ class RepetitionDetectionParams(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
+# What vLLM's parameters have beyond these: the values that ask for nothing, and why there are no others.
+_NOT_HERE: dict[str, tuple[tuple[object, ...], str]] = {
+    "structured_outputs": ((None,), "there is no structured output"),
+    "thinking_token_budget": ((None,), "thinking is not told from answering"),
+    "logits_processors": ((None, []), "there are no plugins of the sampler"),
+    "extra_args": ((None, {}), "there are no plugins of the sampler"),
+    "logprob_token_ids": ((None,), "logprobs tells the most likely tokens"),
+    "flat_logprobs": ((False,), "logprobs come as dictionaries"),
+    "spaces_between_special_tokens": ((True,), "special tokens are decoded as the tokenizer does"),
+    "skip_clone": ((False, True), "every request has a copy of its own"),
+    "best_of": ((None, 1), "vLLM V1 has none either; take n"),
+}
+
+
+class _ParamsMeta(msgspec.StructMeta):
+    """Lets a caller name what is not here, as long as that asks for nothing."""
+
+    def __call__(cls, **given: Any) -> Any:  # noqa: N805 (a class is made by its metaclass)
+        for name in _NOT_HERE.keys() & given:
+            values, why = _NOT_HERE[name]
+            if (value := given.pop(name)) not in values:
+                raise ValueError(f"{name} must be {' or '.join(map(repr, values))}, got {value!r:.60}: {why}")
+        return super().__call__(**given)
+
+
+class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, metaclass=_ParamsMeta):
     """How to sample one request.
 
     Attributes:

@@ -18,6 +18,13 @@ from minivllm.sampling_params import SamplingParams
         ({"temperature": 2.01}, "temperature must be in [0, 2], got 2.01"),
         ({"temperature": float("nan")}, "temperature must be in [0, 2], got nan"),
         ({"temperature": "hot"}, "temperature must be in [0, 2], got 'hot'"),
+        ({"max_tokens": 2**31}, "max_tokens must be at most 2147483647, got 2147483648"),
+        ({"max_tokens": None, "min_tokens": 2**40}, "min_tokens must be at most 2147483647, got 1099511627776"),
+        ({"bad_words": ["x"] * 1025}, "bad_words must have at most 1024 words, got 1025"),
+        ({"bad_words": ["x" * 4097]}, "a bad word must have at most 4096 characters, got 4097"),
+        ({"structured_outputs": {"json": {}}}, "structured_outputs must be None, got {'json': {}}: there is no struct"),
+        ({"logits_processors": [print]}, "logits_processors must be None or [], got [<built-in"),
+        ({"best_of": 5}, "best_of must be None or 1, got 5: vLLM V1 has none either; take n"),
         ({"top_p": 0}, "top_p must be in (0, 1], got 0"),
         ({"top_k": -2}, "top_k must be -1 or 0 (keep all)"),
         ({"top_k": 1.5}, "got 1.5"),
@@ -78,3 +85,12 @@ def test_parameters_survive_the_way_to_the_core() -> None:
         presence_penalty=1,
     )
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+
+
+def test_what_is_not_here_can_be_named_as_long_as_it_asks_for_nothing() -> None:
+    named = SamplingParams(
+        structured_outputs=None, best_of=1, spaces_between_special_tokens=True, extra_args={}, top_k=3
+    )
+    assert named == SamplingParams(top_k=3)
+    with pytest.raises(TypeError, match="Unexpected keyword argument 'guided_json'"):
+        SamplingParams(guided_json={})

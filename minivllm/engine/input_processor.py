@@ -111,6 +111,8 @@ class InputProcessor:
             ValueError: The prompt is empty, too long, or has token ids that the model does not know; or a
                 parameter is beyond its limit.
         """
+        if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**63) <= priority < 2**63:
+            raise ValueError(f"priority must be a whole number of 64 bits, got {priority!r}")
         token_ids = self._tokenize(prompt)
         if not token_ids:
             raise ValueError("the prompt is empty: give it at least one token")

@@ -24,6 +24,8 @@ def verify(params: SamplingParams, vocab_size: int, max_logprobs: int) -> None:
     """
     lists = {"stop": params.stop_token_ids, "allowed": params.allowed_token_ids, "logit_bias": params.logit_bias}
     for name, token_ids in lists.items():
+        if token_ids is not None and len(token_ids) > vocab_size:
+            raise ValueError(f"{name} token ids: the vocabulary has {vocab_size} tokens, got {len(token_ids)} ids")
         for token_id in token_ids or ():
             if not 0 <= token_id < vocab_size:
                 raise ValueError(

@@ -31,6 +31,9 @@ MAX_SECONDS = 5.0
 # Names that no template can write.
 _LIMITS, _COUNTED, _JOINED, _MEASURED = "limits of this rendering", "counted loop", "joined texts", "measured text"
 # A width of five digits or more, or one that comes as an argument.
+# Filters that do much work for each character or count; no template needs them for long texts.
+_SLOW_FILTERS = frozenset({"batch", "pprint", "slice", "striptags", "urlize", "wordwrap", "xmlattr"})
+_MAX_FOR_SLOW = 100_000
 _WIDE_FORMAT = re.compile(r"[%:{][^%{}]*?(\d{5,}|\*)|\{[^{}]*\{")
 
 
@@ -111,6 +114,12 @@ def _check_operands(name: str, operands: Sequence[Any]) -> None:
     sizes = sorted((len(value) for value in operands if isinstance(value, str | list | tuple)), reverse=True)
     if name in ("replace", "join") and len(sizes) > 1 and sizes[0] * sizes[1] > 100 * MAX_PROMPT_CHARS:
         _too_long()
+    if name in _SLOW_FILTERS:
+        numbers = [abs(value) for value in operands if isinstance(value, int)]
+        if max([*numbers, *sizes], default=0) > _MAX_FOR_SLOW:
+            raise ChatTemplateError(
+                f"the chat template failed: {name} of more than {_MAX_FOR_SLOW} characters or parts"
+            )
     if name in ("format", "%") and isinstance(operands[0], str) and _WIDE_FORMAT.search(operands[0]):
         _too_long()
 
@@ -211,6 +220,7 @@ def _environment() -> _Environment:
     environment.filters[_COUNTED] = _counted
     environment.filters[_JOINED] = lambda parts: _checked("".join(map(str, parts)))
     environment.filters[_MEASURED] = _checked
+    del environment.globals["lipsum"]  # any amount of text, made in one call
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda text: datetime.now().strftime(text)
     return environment

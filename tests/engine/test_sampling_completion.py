@@ -31,6 +31,7 @@ def tokenizer(tiny_model: Path) -> Tokenizer:
         ({"logprobs": 21}, "logprobs must be at most 20, got 21"),
         ({"prompt_logprobs": 21}, "prompt_logprobs must be at most 20, got 21"),
         ({"logprobs": -1}, r"logprobs must be at most 20, got 512 \(-1 is all of the vocabulary\)"),
+        ({"stop_token_ids": [1] * 513}, "stop token ids: the vocabulary has 512 tokens, got 513 ids"),
         ({"stop_token_ids": [512]}, "stop token id 512 is out of range: the vocabulary has 512 tokens, 0 to 511"),
         ({"allowed_token_ids": [3, -1]}, "allowed token id -1 is out of range"),
         ({"logit_bias": {513: 1.0}}, "logit_bias token id 513 is out of range"),

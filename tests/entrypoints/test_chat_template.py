@@ -84,6 +84,9 @@ def test_what_templates_are_written_with_works(template: str, text: str) -> None
         ("{{ 'a' | center(1000000000) }}", "characters"),
         ("{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}", "characters"),
         ("{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}", "characters"),
+        ("{{ lipsum(n=1000000) }}", "'lipsum' is undefined"),
+        ("{{ range(9) | slice(9999999) | list }}", "slice of more than 100000 characters or parts"),
+        ("{{ ('a ' * 4999999) | wordwrap(1) }}", "wordwrap of more than 100000 characters or parts"),
     ],
 )
 def test_a_broken_or_hostile_template_is_one_error_soon(template: str, message: str) -> None:

@@ -248,3 +248,9 @@ def test_forgetting_cached_prefixes_preempts_who_runs_only_if_asked(tiny_model: 
 def test_from_engine_args_is_the_same_as_its_arguments(tiny_model: Path) -> None:
     args = EngineArgs(model=str(tiny_model), max_model_len=128, num_gpu_blocks_override=65)
     assert LLM.from_engine_args(args).llm_engine.vllm_config.scheduler_config.max_model_len == 128
+
+
+@pytest.mark.parametrize("priority", ["first", 1.5, True, 2**63])
+def test_a_priority_is_a_whole_number(llm: LLM, priority: Any) -> None:
+    with pytest.raises(ValueError, match="priority must be a whole number of 64 bits, got "):
+        llm.generate("A", GREEDY, priority=[priority])
