@@ -22,7 +22,7 @@ from minivllm.engine.core_proc import EngineCoreProc
 from minivllm.engine.wire import AbortRequests, TraceSettings, UtilityCall, UtilityOutput
 from minivllm.executor.base import Executor
 from minivllm.scenarios.driver import Arrival, Driver
-from minivllm.trace.events import KEYFRAME_STEPS, EventLog, Header
+from minivllm.trace.events import EventLog, Header
 from minivllm.trace.probes.calls import LOOPS
 from minivllm.trace.recorder import Recorder
 from minivllm.trace.snapshot import snapshot
@@ -110,7 +110,7 @@ class StepProbes:
     def _begin(self, args: tuple[Any, ...]) -> None:
         log = self._recorder.log
         log.step += 1
-        if log.step and log.step % KEYFRAME_STEPS == 0:
+        if log.wants_keyframe():
             log.add_keyframe({"engine_core": core_state(args[0], {})})
 
     def _end(self, call: Call) -> None:

@@ -17,7 +17,7 @@ from minivllm.core.admission import RequestRefusedError
 from minivllm.core.messages import EngineCoreOutputs, EngineCoreRequest
 from minivllm.core.request import Request
 from minivllm.engine.core import EngineCore
-from minivllm.trace.events import KEYFRAME_STEPS, EventLog
+from minivllm.trace.events import EventLog
 from minivllm.trace.probes import queue_state
 from minivllm.trace.snapshot import request_entry
 
@@ -127,7 +127,7 @@ class Driver:
         """Go on by one iteration. Returns whether the run is over."""
         core, log, result = self._core, self._log, self.result
         step = log.step = result.steps
-        if self._states is not None and step and step % KEYFRAME_STEPS == 0:
+        if self._states is not None and log.wants_keyframe():
             log.add_keyframe(self._states(self._known()))
         for arrival in self._due.get(step, ()):
             self._arrive(arrival)

@@ -22,11 +22,13 @@ SCHEMA = "minivllm.log/2"
 MAX_EVENTS = 1_000_000
 _NEVER_DROPPED = frozenset({"step.end"})
 
-# Steps from one keyframe to the next: a reader that jumps into a log replays no more than these.
+# Steps from one keyframe to the next, at least. A keyframe of a large pool is large, so the events between two must
+# weigh this many times as much as the last one did.
 KEYFRAME_STEPS = 64
+_KEYFRAME_WEIGHT = 4
 
-# Events that wait to be written, at most, while no step ends.
-_BUFFER = 256
+# Events that wait to be written, at most.
+_BUFFER = 32
 
 Level = Literal["step", "function", "kernel"]
 
@@ -59,7 +61,7 @@ class Header(msgspec.Struct, kw_only=True):
     started_at: str | None = None
 
 
-class Event(msgspec.Struct, omit_defaults=True):
+class Event(msgspec.Struct, omit_defaults=True, gc=False):
     """One thing that happened.
 
     Attributes:
@@ -115,8 +117,14 @@ class Trailer(msgspec.Struct):
     end: End
 
 
+_DECODER = msgspec.json.Decoder(Event)
+
+
 class EventLog:
     """Collects events; writes them to a file step by step, if there is one.
+
+    Events are kept as the bytes that are written: objects by the million would slow down the whole process, for
+    Python's garbage collector looks at all of them again and again.
 
     Args:
         header: First line of the log.
@@ -124,9 +132,9 @@ class EventLog:
         logical: Leave out clocks, versions and the date, so that the same run gives the same bytes anywhere.
 
     Attributes:
-        events: What has happened so far.
         step: Iteration that later events belong to.
         last: The latest event of each kind, by `seq`.
+        num_events: Events so far.
         num_dropped: Events that were left out.
     """
 
@@ -135,20 +143,35 @@ class EventLog:
             header.clock, header.versions, header.started_at = "logical", {}, None
         self.logical = header.clock == "logical"
         self.header = header
-        self.events: list[Event] = []
+        self.num_events = 0
         self.num_dropped = 0
         self.step = -1
         self.last: dict[str, int] = {}
-        self._num_written = 0
+        self._pending: list[Event] = []
+        self._chunks: list[bytes] = []
+        self._decoded: list[Event] = []
+        self._num_decoded_chunks = 0
         self._lock = threading.Lock()  # a core has three threads
         self._encoder = msgspec.json.Encoder()
         self._file: IO[bytes] | None = None
         self._is_compressed = path is not None and path.suffix == ".gz"
         self._index: list[tuple[int, int | None, int]] = []
+        self._num_bytes = 0
+        self._keyframe = (0, 0)  # where the last one ended, and how large it was
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = _open(path)
             self._file.write(self._encoder.encode(header) + b"\n")
+
+    @property
+    def events(self) -> list[Event]:
+        """What has happened so far, as a reader of the file sees it."""
+        with self._lock:
+            self._flush()
+            for chunk in self._chunks[self._num_decoded_chunks :]:
+                self._decoded += _DECODER.decode_lines(chunk)
+            self._num_decoded_chunks = len(self._chunks)
+            return self._decoded
 
     def add(
         self,
@@ -166,7 +189,9 @@ class EventLog:
         dur_ns: int | None = None,
         thread: str | None = None,
     ) -> int:
-        """Append an event of the current step. Its data must not change afterwards: it is written later.
+        """Append an event of the current step. Its data must not change afterwards: it is written a little later.
+
+        A log with clocks is written at the end of every step, so that what a killed process did can be read.
 
         Returns:
             Its `seq`; -1 if it was dropped.
@@ -176,11 +201,13 @@ class EventLog:
         elif wall_ns is None:
             wall_ns = time.monotonic_ns()
         with self._lock:
-            seq = len(self.events)
+            seq = self.num_events
             if seq >= MAX_EVENTS and kind not in _NEVER_DROPPED:
                 self.num_dropped += 1
                 return -1
-            self.events.append(
+            self.num_events = seq + 1
+            self.last[kind] = seq
+            self._pending.append(
                 Event(
                     seq,
                     self.step,
@@ -198,10 +225,14 @@ class EventLog:
                     thread,
                 )
             )
-            self.last[kind] = seq
-            if self._file is not None and (kind == "step.end" or seq - self._num_written >= _BUFFER):
+            if len(self._pending) >= _BUFFER or (kind == "step.end" and not self.logical):
                 self._flush()
         return seq
+
+    def wants_keyframe(self) -> bool:
+        """Whether the step that begins now is to have one."""
+        end, size = self._keyframe
+        return self.step > 0 and self.step % KEYFRAME_STEPS == 0 and self._num_bytes - end >= _KEYFRAME_WEIGHT * size
 
     def add_keyframe(self, states: dict[str, dict[str, Any]]) -> None:
         """Append the whole state, as the first events of a step, and note where it stands.
@@ -211,32 +242,36 @@ class EventLog:
         """
         with self._lock:
             self._flush()
+            start = self._num_bytes
             offset = None if self._file is None or self._is_compressed else self._file.tell()
-            self._index.append((self.step, offset, len(self.events)))
+            self._index.append((self.step, offset, self.num_events))
         for process, state in states.items():
             self.add(process, "keyframe", data={"state": state})
-
-    def flush(self) -> None:
-        """Write what has not been written yet, so that it outlives this process."""
         with self._lock:
             self._flush()
+            self._keyframe = (self._num_bytes, self._num_bytes - start)
 
     def _flush(self) -> None:
-        if self._file is None:
+        if not self._pending:
             return
-        self._file.write(self._encoder.encode_lines(self.events[self._num_written :]))
-        self._num_written = len(self.events)
-        if not self._is_compressed:
-            self._file.flush()
+        chunk = self._encoder.encode_lines(self._pending)
+        self._pending.clear()
+        self._chunks.append(chunk)
+        self._num_bytes += len(chunk)
+        if self._file is not None:
+            self._file.write(chunk)
+            if not self._is_compressed and not self.logical:
+                self._file.flush()
 
     def close(self) -> None:
         """Write the last line, and finish the file. Idempotent."""
-        if self._file is None:
+        with self._lock:
+            self._flush()
+            file, self._file = self._file, None
+        if file is None:
             return
-        self._flush()
-        file, self._file = self._file, None
         with file:
-            file.write(self._encoder.encode(Trailer(End(len(self.events), self.num_dropped, self._index))) + b"\n")
+            file.write(self._encoder.encode(Trailer(End(self.num_events, self.num_dropped, self._index))) + b"\n")
 
 
 def _open(path: Path) -> IO[bytes]:

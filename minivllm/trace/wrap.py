@@ -87,12 +87,10 @@ class ProbedSymbol:
         self._on_failure = on_failure
 
     @property
-    def only_before(self) -> Callable[[tuple[Any, ...]], Any] | None:
-        """What is done before, if nothing at all is done afterwards."""
+    def only(self) -> Around | None:
+        """The one probe, if there is one and it need not know of calls around it, or of calls that raise."""
         [*others, last] = self._probes
-        if others or self.nested or last is None or last.after is not None or last.on_error is not None:
-            return None
-        return last.before
+        return None if others or self.nested or last is None or last.on_error is not None else last
 
     def begin(self, args: tuple[Any, ...]) -> list[Any]:
         """Tell every probe that a call begins. Returns their notes."""
@@ -172,28 +170,39 @@ def wrap(original: Callable[..., Any], symbol: ProbedSymbol) -> Callable[..., An
         wrapper = _coroutine(original, symbol)
     elif inspect.isgeneratorfunction(original):
         wrapper = _generator(original, symbol)
-    elif (before := symbol.only_before) is not None:
-        wrapper = _only_before(original, symbol, before)
+    elif (probe := symbol.only) is not None:
+        wrapper = _one_probe(original, symbol, probe)
     else:
         wrapper = _function(original, symbol)
     return functools.wraps(original)(wrapper)
 
 
-def _only_before(
-    original: Callable[..., Any], symbol: ProbedSymbol, before: Callable[[tuple[Any, ...]], Any]
-) -> Callable[..., Any]:
-    # Some of these are called for every request of every step.
+def _one_probe(original: Callable[..., Any], symbol: ProbedSymbol, probe: Around) -> Callable[..., Any]:
+    # The common case, written out: it is in the way of every step.
     is_on = True
+    entry, clock, before, after = symbol.entry, time.monotonic_ns, probe.before, probe.after
+
+    def fail(error: Exception) -> None:
+        nonlocal is_on
+        is_on = False
+        symbol.fail(0, error)
 
     def probed(*args: Any, **kwargs: Any) -> Any:
-        nonlocal is_on
-        if is_on:
+        memo = None
+        if before is not None and is_on:
             try:
-                before(args)
+                memo = before(args)
             except Exception as error:
-                is_on = False
-                symbol.fail(0, error)
-        return original(*args, **kwargs)
+                fail(error)
+        start_ns = clock()
+        result = original(*args, **kwargs)
+        end_ns = clock()
+        if after is not None and is_on:
+            try:
+                after(Call(entry, args, result, start_ns, end_ns, memo))
+            except Exception as error:
+                fail(error)
+        return result
 
     return probed
 

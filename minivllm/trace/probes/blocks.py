@@ -5,6 +5,7 @@ From the same events it counts what a step did to the pool, so nobody has to loo
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from minivllm.trace.wrap import Around, Call, Probe
 
 _MANAGER = "minivllm.core.kv_cache_manager:KVCacheManager"
 _POOL = "minivllm.core.block_pool:BlockPool"
+
+_ASKS_FOR_BLOCKS = frozenset({"allocate_slots", "cache_blocks"})
 
 # Hexadecimal digits of a hash that an event carries.
 _HASH_DIGITS = 16
@@ -30,7 +33,6 @@ class BlockProbes:
         self._log = log
         self._manager: Any = None
         self._memory = PrefixMemory()
-        self._request: Any = None  # whose slots are being allocated
         self._is_allocating = False
         self._num_cached_free = 0
         self._freed: set[int] = set()
@@ -40,8 +42,6 @@ class BlockProbes:
     def probes(self) -> dict[str, Probe]:
         return {
             f"{_MANAGER}.get_computed_blocks": self._lookup,
-            f"{_MANAGER}.allocate_slots": Around(self._note_request),
-            f"{_MANAGER}.cache_blocks": Around(self._note_request),
             f"{_MANAGER}.free": Around(self._before_free, self._free),
             f"{_POOL}.touch": self._shared,
             f"{_POOL}.get_new_blocks": Around(self._before_allocation, self._allocated),
@@ -59,7 +59,8 @@ class BlockProbes:
     def step_changes(self) -> dict[str, Any]:
         """Counts as they stand now, and the blocks that became free or lost their hash since the last call."""
         pool = self._manager.block_pool
-        freed, evicted = sorted(self._freed), sorted(set(self._evicted))
+        freed = sorted(self._freed) if self._freed else []
+        evicted = sorted(set(self._evicted)) if self._evicted else []
         self._freed.clear()
         self._evicted.clear()
         return {
@@ -89,9 +90,6 @@ class BlockProbes:
 
     # ---- blocks come and go ---------------------------------------------------------------------------------------
 
-    def _note_request(self, args: tuple[Any, ...]) -> None:
-        self._request = args[1]
-
     def _shared(self, call: Call) -> None:
         blocks = call.args[1]
         if not blocks:
@@ -101,7 +99,7 @@ class BlockProbes:
         self._num_cached_free -= len(were_free)
         self._freed.difference_update(were_free)
         data = {"blocks": _ids(blocks), "ref_cnt": [block.ref_cnt for block in blocks]}
-        self._add(call, "kv.shared", data, self._request.request_id)
+        self._add(call, "kv.shared", data, _request_of_caller().request_id)
 
     def _before_allocation(self, args: tuple[Any, ...]) -> None:
         self._is_allocating = True
@@ -110,11 +108,11 @@ class BlockProbes:
         self._is_allocating = False
         block_ids = _ids(call.result)
         self._freed.difference_update(block_ids)
-        self._add(call, "kv.allocated", {"blocks": block_ids}, self._request.request_id)
+        self._add(call, "kv.allocated", {"blocks": block_ids}, _request_of_caller().request_id)
 
     def _stored(self, call: Call) -> None:
         blocks, hashes = call.args[1:3]
-        request, size = self._request, self._manager.block_size
+        request, size = _request_of_caller(), self._manager.block_size
         # The manager's count goes up only after this.
         index = self._manager.num_cached_block[request.request_id]
         parent = request.block_hashes[index - 1] if index else None
@@ -187,6 +185,18 @@ class BlockProbes:
             wall_ns=call.end_ns,
             dur_ns=call.end_ns - call.start_ns,
         )
+
+
+def _request_of_caller() -> Any:
+    """For whom the pool is at work. It does not know; the manager's function that called it does.
+
+    Asked only when blocks change hands. A probe on that function itself would be told of every request in every step.
+    """
+    frame = sys._getframe(1)
+    while frame.f_code.co_name not in _ASKS_FOR_BLOCKS:
+        assert frame.f_back is not None, "only the KV cache manager asks the pool for blocks"
+        frame = frame.f_back
+    return frame.f_locals["request"]
 
 
 def _ids(blocks: Sequence[Any]) -> list[int]:

@@ -5,6 +5,8 @@ The probes see the scheduler's answer the moment it is given, so an event holds 
 
 from __future__ import annotations
 
+from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from minivllm.trace.events import EventLog
@@ -12,6 +14,11 @@ from minivllm.trace.wrap import Call, Probe
 
 # How much of the free queue a step's last event carries. `why` needs the front, a picture needs a count.
 NUM_FREE_HEAD = 12
+
+_request_id = attrgetter("request_id")
+_num_tokens = attrgetter("num_tokens")
+_num_computed = attrgetter("num_computed_tokens")
+_num_preemptions = attrgetter("num_preemptions")
 
 _SCHEDULER = "minivllm.core.scheduler:Scheduler"
 
@@ -58,10 +65,10 @@ class PlanProbes:
         step, seq = self._plans.pop(id(plan))
         data = {
             "update_of": step,
-            "sampled": {i: list(output.sampled_token_ids[k]) for i, k in output.req_id_to_index.items()},
-            "emitted": {o.request_id: list(o.new_token_ids) for o in outputs},
+            "sampled": dict(zip(output.req_ids, output.sampled_token_ids, strict=True)),
+            "emitted": {o.request_id: o.new_token_ids for o in outputs},
             "finished": {
-                o.request_id: [str(o.finish_reason), o.stop_reason] for o in outputs if o.finish_reason is not None
+                o.request_id: (str(o.finish_reason), o.stop_reason) for o in outputs if o.finish_reason is not None
             },
         }
         self._add(call, "update", data, seq)
@@ -83,39 +90,42 @@ class PlanProbes:
 
 
 def _plan(scheduler: Any, plan: Any) -> dict[str, Any]:
-    cached = plan.scheduled_cached_reqs
-    before = {new.req_id: new.num_computed_tokens for new in plan.scheduled_new_reqs}
-    before.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-    block_ids = {new.req_id: new.block_ids for new in plan.scheduled_new_reqs}
-    block_ids.update({i: blocks for i, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True) if blocks})
-    decisions = scheduler.last_decisions
-    order = list(plan.num_scheduled_tokens)
-    resumed = cached.resumed_req_ids
-    requests = [scheduler.requests[i] for i in order]
+    cached, scheduled, decisions = plan.scheduled_cached_reqs, plan.num_scheduled_tokens, scheduler.last_decisions
+    manager, config = scheduler.kv_cache_manager, scheduler.config
+    requests = list(map(scheduler.requests.__getitem__, scheduled))
+    resumed = [i for i in cached.req_ids if i in cached.resumed_req_ids] if cached.resumed_req_ids else []
+    before = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    block_ids = {i: blocks for i, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True) if blocks}
+    if new := plan.scheduled_new_reqs:
+        before.update((request.req_id, request.num_computed_tokens) for request in new)
+        block_ids.update((request.req_id, request.block_ids) for request in new)
+    if new or resumed:  # else running requests are all there are, in the plan's order
+        before = {i: before[i] for i in scheduled}
+        block_ids = {i: block_ids[i] for i in scheduled if i in block_ids}
     return {
-        "scheduled": [list(item) for item in plan.num_scheduled_tokens.items()],
+        "scheduled": list(scheduled.items()),
         "total_scheduled": plan.total_num_scheduled_tokens,
-        "new": [new.req_id for new in plan.scheduled_new_reqs],
-        "resumed": [i for i in cached.req_ids if i in resumed] if resumed else [],
-        "running": [i for i in cached.req_ids if i not in resumed] if resumed else list(cached.req_ids),
+        "new": [request.req_id for request in new],
+        "resumed": resumed,
+        "running": [i for i in cached.req_ids if i not in resumed] if resumed else cached.req_ids,
         "preempted": [victim for victim, _, _ in decisions.preempted],
         "finished_since_last": sorted(plan.finished_req_ids),
-        "block_ids": {i: list(block_ids[i]) for i in order if block_ids.get(i)} if block_ids else {},
-        "num_computed_before": {i: before[i] for i in order},
-        "num_computed_after": {r.request_id: r.num_computed_tokens for r in requests},
-        "num_tokens": {r.request_id: r.num_tokens for r in requests},
-        "prefix_cache": [list(lookup) for lookup in decisions.prefix_lookups],
+        "block_ids": block_ids,
+        "num_computed_before": before,
+        "num_computed_after": dict(zip(scheduled, map(_num_computed, requests), strict=True)),
+        "num_tokens": dict(zip(scheduled, map(_num_tokens, requests), strict=True)),
+        "prefix_cache": decisions.prefix_lookups,
         "num_common_prefix_blocks": plan.num_common_prefix_blocks,
-        "free_blocks_scheduled": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
-        "waiting_scheduled": [r.request_id for r in scheduler.waiting],
-        "running_scheduled": [r.request_id for r in scheduler.running],
-        "spec_tokens": {i: list(tokens) for i, tokens in plan.scheduled_spec_decode_tokens.items()},
+        "free_blocks_scheduled": manager.block_pool.free_block_queue.num_free_blocks,
+        "waiting_scheduled": _ids(scheduler.waiting),
+        "running_scheduled": _ids(scheduler.running),
+        "spec_tokens": plan.scheduled_spec_decode_tokens,
         "budget": decisions.budget,
-        "max_num_seqs": scheduler.config.max_num_seqs,
-        "block_size": scheduler.kv_cache_manager.block_size,
-        "not_scheduled": [_decision(d) for d in decisions.not_scheduled],
-        "cut": [_decision(d) for d in decisions.cut],
-        "preemptions": [list(preemption) for preemption in decisions.preempted],
+        "max_num_seqs": config.max_num_seqs,
+        "block_size": manager.block_size,
+        "not_scheduled": list(map(_decision, decisions.not_scheduled)),
+        "cut": list(map(_decision, decisions.cut)),
+        "preemptions": decisions.preempted,
         "stop": _decision(decisions.stop) if decisions.stop else None,
     }
 
@@ -124,16 +134,26 @@ def _decision(decision: Any) -> dict[str, Any]:
     return {"request": decision.request_id, "reason": str(decision.reason), "numbers": decision.numbers}
 
 
+def _ids(queue: Any) -> list[str]:
+    return list(map(_request_id, queue)) if queue else []
+
+
+def _preempted(requests: dict[str, Any]) -> dict[str, int]:
+    if not any(map(_num_preemptions, requests.values())):
+        return {}
+    return {i: request.num_preemptions for i, request in requests.items() if request.num_preemptions}
+
+
 def queue_state(scheduler: Any) -> dict[str, Any]:
     """The queues and the pool, as they stand now."""
     pool = scheduler.kv_cache_manager.block_pool
-    free_head = [block.block_id for block, _ in zip(pool.free_block_queue, range(NUM_FREE_HEAD), strict=False)]
+    free_head = [block.block_id for block in islice(pool.free_block_queue, NUM_FREE_HEAD)]
     return {
-        "waiting": [r.request_id for r in scheduler.waiting],
+        "waiting": _ids(scheduler.waiting),
         "running_after": [r.request_id for r in scheduler.running],
-        "skipped_waiting": [r.request_id for r in scheduler.skipped_waiting],
+        "skipped_waiting": _ids(scheduler.skipped_waiting),
         "free_blocks": pool.get_num_free_blocks(),
         "free_head": free_head,
         "cached_hashes": len(pool.cached_block_hash_to_block),
-        "num_preemptions": {i: r.num_preemptions for i, r in scheduler.requests.items() if r.num_preemptions},
+        "num_preemptions": _preempted(scheduler.requests),
     }
