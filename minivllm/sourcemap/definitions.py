@@ -76,6 +76,7 @@ def _visit_body(body: list[ast.stmt], prefix: str, names: dict[str, Definition])
                 prefix + node.name, Definition(node.lineno, "class", node, bases=bases, doc=_first_paragraph(node))
             )
             _visit_body(node.body, f"{prefix}{node.name}.", names)
+            _add_slots(f"{prefix}{node.name}.", names)
         elif isinstance(node, Function):
             names.setdefault(prefix + node.name, _function(node))
             _visit_body(node.body, f"{prefix}{node.name}.", names)
@@ -116,6 +117,15 @@ def _add_own_fields(body: list[ast.stmt], prefix: str, names: dict[str, Definiti
                 names.setdefault(prefix + target.attr, Definition(node.lineno, "value", node))
 
 
+def _add_slots(prefix: str, names: dict[str, Definition]) -> None:
+    """Names in `__slots__` that no method sets: a line that sets a field says more about it."""
+    slots = names.get(f"{prefix}__slots__")
+    if slots is not None and isinstance(slots.node, ast.Assign):
+        for part in ast.walk(slots.node.value):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                names.setdefault(prefix + part.value, Definition(part.lineno, "value", part))
+
+
 def _attributes(targets: list[ast.expr]) -> Iterator[ast.Attribute]:
     for target in targets:
         if isinstance(target, ast.Tuple | ast.List):
@@ -128,16 +138,10 @@ def _assigned(node: ast.stmt) -> Iterator[str]:
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield from (name.id for name in ast.walk(target) if isinstance(name, ast.Name))
-            if isinstance(target, ast.Name) and target.id == "__slots__":
-                yield from (part.value for part in ast.walk(node.value) if _is_text(part))  # type: ignore[attr-defined]
     elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
         yield node.target.id
     elif isinstance(node, getattr(ast, "TypeAlias", ())):
         yield node.name.id  # type: ignore[attr-defined]
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _inner_bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:

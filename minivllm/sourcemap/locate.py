@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -38,6 +39,12 @@ def file_of(symbol: str) -> Path:
     below = Path(*symbol.partition(":")[0].split("."))
     file = PACKAGE.parent / below.with_suffix(".py")
     return file if file.exists() else PACKAGE.parent / below / "__init__.py"
+
+
+def source_files() -> list[Path]:
+    """Every Python file of the package, in order. kernels/ and walkthroughs/ are links in a checkout; they count."""
+    walked = os.walk(PACKAGE, followlinks=True)
+    return sorted(Path(folder, name) for folder, _, names in walked for name in names if name.endswith(".py"))
 
 
 @lru_cache(maxsize=512)

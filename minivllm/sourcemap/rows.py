@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from minivllm.sourcemap.definitions import Definition
-from minivllm.sourcemap.locate import PACKAGE, definition, file_of
+from minivllm.sourcemap.locate import PACKAGE, definition, file_of, source_files
 from minivllm.sourcemap.places import place_of
 from minivllm.sourcemap.registry import MapEntry
 
@@ -137,7 +137,7 @@ def decorated_entries() -> Iterator[tuple[MapEntry, str]]:
     The files are searched, not parsed: that is ten times faster, and `where` has to answer at once. A test compares
     the result with the registry itself.
     """
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in source_files():
         source = path.read_text(encoding="utf-8")
         if "@on_map(" in source and path.parent != Path(__file__).parent:
             module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)

@@ -52,7 +52,8 @@ def suggestions(query: str, limit: int = 5) -> list[str]:
 
 def _score(wanted: str, row: Row, rarity: dict[str, float]) -> float:
     """How well a row fits; 0 if not at all."""
-    exact = {name: weight for weight, names in _names(row) for name in reversed(names)}
+    # What is worth more comes first, and holds.
+    exact = {name: weight for weight, names in reversed(list(_names(row))) for name in names}
     name_score = max(_name_score(wanted, name, weight) for name, weight in exact.items())
     text = _text(row)
     known = sum(weight for word, weight in rarity.items() if _has_word(text, word)) / sum(rarity.values())
@@ -66,17 +67,21 @@ def _score(wanted: str, row: Row, rarity: dict[str, float]) -> float:
 
 def _names(row: Row) -> Iterator[tuple[float, list[str]]]:
     """What a row answers to, and what an exact hit is worth: the row that is about the symbol itself goes first."""
-    own = 2.0 * row.is_registered
-    yield 100, [_normal(row.concept), _normal(row.chinese), *map(_normal, row.also.split(";"))]
+    yield 102, [_normal(row.concept)]
+    yield 100, [_normal(row.chinese), *map(_normal, row.also.split(";"))]
     for weight, symbol in ((97.0, row.ours), (94.0, row.vllm[PINNED]), (93.0, row.vllm[NEWER])):
         if symbol is not None:
             place, _, qualname = symbol.replace("::", ":").partition(":")
             path = place if "/" in place else f"{place.replace('.', '/')}.py"
             file = path.rstrip("/").rpartition("/")[2]
-            # The class that a file is named after stands for the file.
-            is_whole = 3.0 * (file.removesuffix(".py").replace("_", "") in qualname.lower().split("."))
-            yield weight + own, [_normal(symbol), qualname.lower(), qualname.rpartition(".")[2].lower()]
-            yield weight - 10 + is_whole + own, [file.lower(), file.removesuffix(".py").lower(), path.lower()]
+            stem = file.removesuffix(".py").lower()
+            # A file is the class that is named after it. Among equals the function that a trace follows goes first.
+            is_namesake = "." not in qualname and qualname.lower().endswith(stem.replace("_", ""))
+            yield (
+                weight + row.is_registered * 0.5,
+                [_normal(symbol), qualname.lower(), qualname.rpartition(".")[2].lower()],
+            )
+            yield weight - 10 + is_namesake * 3, [file.lower(), stem, path.lower()]
 
 
 def _name_score(wanted: str, name: str, weight: float) -> float:

@@ -13,7 +13,7 @@ Signature = tuple[str, frozenset[str]]
 
 # Names and signatures weigh about the same. Below the limit a candidate misleads more than it helps.
 _NAME_WEIGHT = 0.55
-_LIMIT = 0.62
+_LIMIT = 0.6
 _NUM_CANDIDATES = 3
 # Names as close as "InputProcessor" and "Processor" are enough.
 _SURE = 0.75

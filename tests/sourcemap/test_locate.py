@@ -15,7 +15,18 @@ from minivllm.sourcemap.registry import MapEntry, entries, lookup, on_map
 
 
 def all_entries() -> list[MapEntry]:
-    for package in ("core", "engine", "entrypoints", "executor", "worker", "models", "attention", "sample", "layers"):
+    for package in (
+        "core",
+        "engine",
+        "entrypoints",
+        "executor",
+        "worker",
+        "models",
+        "attention",
+        "sample",
+        "layers",
+        "kernels",
+    ):
         module = importlib.import_module(f"minivllm.{package}")
         for found in pkgutil.walk_packages(module.__path__, f"{module.__name__}."):
             importlib.import_module(found.name)

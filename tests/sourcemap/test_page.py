@@ -1,0 +1,29 @@
+"""The page of the source map is what the rows say."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+from minivllm.sourcemap.rows import not_built, rows
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("generate_source_map", ROOT / "docs" / "generate_source_map.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / "source-map.md").read_text(encoding="utf-8")
+    assert module.render() == page, "run: python docs/generate_source_map.py"
+    assert len(re.findall(r"^\| \*\*", page, re.MULTILINE)) == len(rows()) + len(not_built())
+
+
+def test_its_links_lead_to_files() -> None:
+    page = (ROOT / "docs" / "source-map.md").read_text(encoding="utf-8")
+    links = re.findall(r'href="([^"]+)"', page)
+    assert len(links) == len(rows())
+    assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
