@@ -26,6 +26,8 @@ SOURCE = {
     "pool": {"ours": "minivllm.core.block_pool:BlockPool", "vllm": "vllm/v1/core/block_pool.py::BlockPool"},
 }
 
+_NOBODY: list[str] = []
+
 _SCHEDULER_KEYS = (
     "status",
     "num_prompt_tokens",
@@ -69,11 +71,12 @@ class _Picture:
         self.gone = state.requests.keys() - self.requests.keys()
         self.worker = {i: _worker(state, i) for i in state.worker}
         self.frontend = {i: _frontend(state, i) for i in state.frontend}
-        self.blocks = _blocks(state)
+        self.hashes = dict(state.pool.hashes)
+        self.owners = _owners(state)
 
 
 def _iteration(step: int, before: _Picture, state: State, log: Log) -> dict[str, Any]:
-    blocks = _blocks(state)
+    blocks = _blocks(before, state)
     shown = [request_id for request_id in state.requests if request_id not in before.gone]
     free_queue = list(state.pool.free_queue)
     counts = dict.fromkeys(("null", "owned", "shared", "cached_free", "free"), 0)
@@ -88,7 +91,7 @@ def _iteration(step: int, before: _Picture, state: State, log: Log) -> dict[str,
             "skipped_waiting": list(state.skipped_waiting),
         },
         "block_size": log.header.config.get("cache_config", {}).get("block_size"),
-        "pool": [_with_change(block, was) for block, was in zip(blocks, before.blocks, strict=True)],
+        "pool": blocks,
         "pool_counts": counts,
         "free_queue": {
             "num_blocks": len(free_queue),
@@ -147,22 +150,35 @@ def _with_changes(now: dict[str, Any] | None, was: dict[str, Any] | None) -> dic
     return {**now, "changed": changed}
 
 
-def _blocks(state: State) -> list[dict[str, Any]]:
-    pool = state.pool
+def _owners(state: State) -> dict[int, list[str]]:
+    """Who holds each block that somebody holds, in order of arrival."""
     owners: dict[int, list[str]] = {}
     for request_id, entry in state.requests.items():
         for block_id in entry.block_ids:
             owners.setdefault(block_id, []).append(request_id)
-    return [
-        {
-            "block_id": block_id,
-            "state": _block_state(block_id, pool.ref_cnt.get(block_id, 0), block_id in pool.hashes),
-            "ref_cnt": pool.ref_cnt.get(block_id, 0),
-            "owners": owners.get(block_id, []),
-            "hash": pool.hashes.get(block_id),
-        }
-        for block_id in range(pool.num_blocks)
-    ]
+    return owners
+
+
+def _blocks(before: _Picture, state: State) -> list[dict[str, Any]]:
+    pool, owners = state.pool, _owners(state)
+    blocks = []
+    for block_id in range(pool.num_blocks):
+        holders, block_hash = owners.get(block_id, _NOBODY), pool.hashes.get(block_id)
+        held_by, had_hash = before.owners.get(block_id, _NOBODY), before.hashes.get(block_id)
+        changed = holders != held_by or block_hash != had_hash
+        ref_cnt = pool.ref_cnt.get(block_id, 0)
+        blocks.append(
+            {
+                "block_id": block_id,
+                "state": _block_state(block_id, ref_cnt, block_hash is not None),
+                "ref_cnt": ref_cnt,
+                "owners": holders,
+                "hash": block_hash,
+                "changed": changed,
+                "happened": _happened(held_by, had_hash, holders, block_hash) if changed else [],
+            }
+        )
+    return blocks
 
 
 def _block_state(block_id: int, ref_cnt: int, is_cached: bool) -> str:
@@ -173,16 +189,12 @@ def _block_state(block_id: int, ref_cnt: int, is_cached: bool) -> str:
     return "cached_free" if is_cached else "free"
 
 
-def _with_change(block: dict[str, Any], was: dict[str, Any]) -> dict[str, Any]:
-    """The same, whether it changed, and what happened to it, in the order in which it can happen."""
-    happened = []
-    if was["hash"] is not None and block["hash"] != was["hash"]:
-        happened.append("evicted")
-    if lost := [i for i in was["owners"] if i not in block["owners"]]:
-        happened.append("freed")
-    if gained := [i for i in block["owners"] if i not in was["owners"]]:
-        happened.append("taken")
-    if block["hash"] is not None and block["hash"] != was["hash"]:
-        happened.append("stored")
-    changed = bool(happened or lost or gained) or block["state"] != was["state"]
-    return {**block, "changed": changed, "happened": happened}
+def _happened(held_by: list[str], had_hash: str | None, holders: list[str], block_hash: str | None) -> list[str]:
+    """What happened to a block, in the order in which it can happen."""
+    words = {
+        "evicted": had_hash is not None and block_hash != had_hash,
+        "freed": any(request_id not in holders for request_id in held_by),
+        "taken": any(request_id not in held_by for request_id in holders),
+        "stored": block_hash is not None and block_hash != had_hash,
+    }
+    return [word for word, is_so in words.items() if is_so]
