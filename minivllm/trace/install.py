@@ -62,15 +62,17 @@ class Installation:
         self.failures: dict[str, str] = {}
 
     def __enter__(self) -> Installation:
-        # Everything is looked up before anything is changed: a name that is not there leaves all symbols as they were.
-        found = [(*_find(symbol), lookup(symbol), probes) for symbol, probes in self._probes.items()]
-        aliased: dict[int, tuple[Any, Any]] = {}
-        for owner, name, original, entry, probes in found:
-            symbol = ProbedSymbol(entry, probes, self._failed, nested=self._nested)
-            wrapper = _rewrap(original, symbol)
+        # Everything is made before anything is changed: whoever is refused leaves all symbols as they were.
+        ready = []
+        for symbol, probes in self._probes.items():
+            owner, name, original = _find(symbol)
+            probed = ProbedSymbol(lookup(symbol), probes, self._failed, nested=self._nested)
+            ready.append((owner, name, original, _rewrap(original, probed)))
+        aliased = {
+            id(original): (original, wrapper) for owner, _, original, wrapper in ready if isinstance(owner, ModuleType)
+        }
+        for owner, name, original, wrapper in ready:
             self._replace(owner, name, original, wrapper)
-            if isinstance(owner, ModuleType):
-                aliased[id(original)] = (original, wrapper)
         for module, name, value in _names_of(aliased):
             self._replace(module, name, value, aliased[id(value)][1])
         return self
@@ -104,7 +106,7 @@ def _rewrap(original: Any, symbol: ProbedSymbol) -> Any:
         return type(original)(wrap(original.__func__, symbol))
     if isinstance(original, type | property) or not callable(original):
         what = "class" if isinstance(original, type) else type(original).__name__
-        raise TypeError(f"{symbol.entry.ours} is a {what}: only functions can have probes")
+        raise TypeError(f"{symbol.entry.ours} is a {what}: only functions and methods can have probes")
     return wrap(original, symbol)
 
 
