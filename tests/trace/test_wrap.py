@@ -1,4 +1,4 @@
-"""A probed function does what it did, whatever its kind, its aliases, its thread or its task; and is told of in time."""
+"""A probed function does what it did, whatever its kind, aliases, thread or task; and is told of in time."""
 
 from __future__ import annotations
 

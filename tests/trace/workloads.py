@@ -36,9 +36,14 @@ def mixed_document(**config: Any) -> dict[str, Any]:
 
 def mixed_workload(**config: Any) -> Workload:
     """The same, ready to run."""
+    return workload_of(mixed_document(**config))
+
+
+def workload_of(document: dict[str, Any]) -> Workload:
+    """A document, ready to run."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "workload.json"
-        path.write_text(json.dumps(mixed_document(**config)))
+        path.write_text(json.dumps(document))
         return load_workload(path, "fixed")
 
 
