@@ -12,6 +12,7 @@ Upstream: vllm/v1/attention/backend.py and vllm/v1/attention/selector.py.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -109,19 +110,38 @@ def select_backend(
     Raises:
         ValueError: The forced backend is unknown, or cannot run here.
     """
-    from minivllm.attention.torch_sdpa import TorchSdpaBackend
-
     if forced is not None and forced not in _BACKENDS:
         raise ValueError(f"unknown attention backend {forced!r}; known are {', '.join(_BACKENDS)}")
-    obstacles = {"triton": _why_not_triton(device)}
-    if forced in obstacles:
-        raise ValueError(f"attention backend {forced!r} cannot run: {obstacles[forced]}; leave the choice open")
+    obstacle = _why_not_triton(device, dtype, is_forced=forced == "triton")
+    if forced == "triton" and obstacle is not None:
+        raise ValueError(f"attention backend 'triton' cannot run: {obstacle}; leave the choice open")
     chosen = "it was asked for, and runs" if forced else "runs"
-    reasons = {name: f"left: {obstacle}" for name, obstacle in obstacles.items()}
+    if forced == "triton" or (forced is None and obstacle is None):
+        from minivllm.attention.triton import TritonBackend
+
+        where = "on this GPU" if device.type == "cuda" else "in Triton's interpreter"
+        reasons = {"triton": f"taken: {chosen} {where}, {dtype}, head size {head_dim}"}
+        return TritonBackend(), {**reasons, "torch_sdpa": "left: triton is faster, and gives the same up to rounding"}
+    from minivllm.attention.torch_sdpa import TorchSdpaBackend
+
+    reasons = {"triton": f"left: {obstacle or 'another one was asked for'}"}
     reasons["torch_sdpa"] = f"taken: {chosen} on any device, here {device.type}, {dtype}, head size {head_dim}"
     return TorchSdpaBackend(windows), reasons
 
 
-def _why_not_triton(device: torch.device) -> str:
-    here = "" if device.type == "cuda" else f"the model is on a {device.type.upper()}, not on a GPU, and "
-    return f"{here}attention is not written in Triton yet"
+def _why_not_triton(device: torch.device, dtype: torch.dtype, is_forced: bool) -> str | None:
+    """What keeps our kernels from running here; None if nothing does. Triton is imported only where there is a GPU."""
+    if device.type != "cuda":
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            return f"the model is on a {device.type.upper()}: no GPU here"
+        if not is_forced:
+            return (
+                f"no GPU here, only Triton's interpreter on a {device.type.upper()}, which is slow; ask for it by name"
+            )
+        if dtype == torch.bfloat16:
+            return "Triton's interpreter cannot multiply bfloat16; take float32"
+    elif torch.version.hip is None and (capability := torch.cuda.get_device_capability(device)) < (8, 0):
+        return f"this GPU has compute capability {capability[0]}.{capability[1]}, and the kernels need 8.0"
+    from minivllm.kernels.triton_guard import HAS_TRITON
+
+    return None if HAS_TRITON else "Triton is not installed; pip install triton"

@@ -86,7 +86,7 @@ def test_the_selector_says_why() -> None:
     backend, reasons = select_backend(torch.device("cpu"), 64, torch.float32)
     assert backend.name == "torch_sdpa"
     assert reasons == {
-        "triton": "left: the model is on a CPU, not on a GPU, and attention is not written in Triton yet",
+        "triton": "left: the model is on a CPU: no GPU here",
         "torch_sdpa": "taken: runs on any device, here cpu, torch.float32, head size 64",
     }
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from minivllm.kernels.triton_guard import HAS_TRITON
 from tests.kernels.builds import BUILDS
-from tests.kernels.compiling import TARGETS
+from tests.kernels.compiling import SM90, TARGETS
 
 pytestmark = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed on this machine")
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-@pytest.mark.parametrize("name", BUILDS)
+def variants() -> Iterator[ParameterSet]:
+    """Every build for sm_90; for the others only the plain ones by default, without what stands after a comma."""
+    for name, target in itertools.product(BUILDS, TARGETS):
+        is_extra = "," in name and target != SM90
+        yield pytest.param(name, target, id=f"{name}-{target}", marks=[pytest.mark.slow] if is_extra else [])
+
+
+@pytest.mark.parametrize(("name", "target"), variants())
 def test_a_kernel_compiles_within_shared_memory_and_registers(name, target, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # 3.9 warns when it is not said

@@ -1,0 +1,151 @@
+"""Checks of the Triton backend that need the interpreter, or a GPU. Prints one JSON object: what failed, by name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from minivllm import LLM, SamplingParams
+from minivllm.attention.backend import AttentionMetadata, select_backend
+from minivllm.attention.torch_sdpa import TorchSdpaBackend
+from minivllm.attention.triton import TritonBackend
+from tests.kernels.grids.setup import assert_near, fill_pages
+from tests.models.checkpoints import save_model
+
+BLOCK_SIZE, KV_HEADS, HEADS, HEAD_DIM = 4, 2, 6, 16
+# (computed before, scheduled now): decodes in front, whole prompts, chunks, and a decode behind.
+BATCHES = [[(9, 1), (0, 1)], [(9, 1), (0, 5), (0, 17)], [(4, 1), (5, 3), (0, 9), (30, 1)], [(0, 4), (7, 1)]]
+
+
+def batch_of(batch: list[tuple[int, int]]):
+    """A step whose new keys and values are not in the cache yet: metadata, cache, new keys and values."""
+    lengths = [computed + new for computed, new in batch]
+    pages = fill_pages(lengths, BLOCK_SIZE, KV_HEADS, HEAD_DIM, torch.float32)
+    slots, news = [], []
+    for request, (computed, new) in enumerate(batch):
+        position = torch.arange(computed, computed + new)
+        slots.append(pages.block_table[request, position // BLOCK_SIZE].long() * BLOCK_SIZE + position % BLOCK_SIZE)
+        news.append(pages.tokens[request][:, computed:])
+    slot_mapping = torch.cat(slots)
+    pages.kv_cache.flatten(1, 2)[:, slot_mapping] = float("nan")
+    metadata = AttentionMetadata(
+        query_start_loc=np.cumsum([0] + [new for _, new in batch], dtype=np.int32),
+        seq_lens=np.array(lengths, dtype=np.int32),
+        block_table=pages.block_table.numpy(),
+        slot_mapping=slot_mapping.numpy(),
+        block_size=BLOCK_SIZE,
+    )
+    return metadata, pages.kv_cache, torch.cat(news, dim=1)
+
+
+def attend(backend, metadata, kv_cache, query, new, window):
+    cache = kv_cache.clone()
+    prepared = backend.prepare(metadata, torch.device("cpu"), torch.float32)
+    return backend.forward(query, new[0], new[1], cache, prepared, window), cache
+
+
+def check_forward(device: str) -> None:
+    for batch in BATCHES:
+        for window in (None, 6):
+            metadata, kv_cache, new = batch_of(batch)
+            query = torch.randn(new.shape[1], HEADS, HEAD_DIM)
+            got, got_cache = attend(TritonBackend(), metadata, kv_cache, query, new, window)
+            expected, cache = attend(TorchSdpaBackend([window]), metadata, kv_cache, query, new, window)
+            assert_near(got, expected, f"{batch=} {window=}", 1e-5)
+            assert torch.equal(got_cache.view(torch.int32), cache.view(torch.int32)), f"{batch=}: the caches differ"
+
+
+def check_unrotated(device: str) -> None:
+    """The fused way is norm, rotation and the plain way; also where a fresh prompt is read from the step's tensors."""
+    angles = torch.outer(torch.arange(64.0), 10000.0 ** -torch.linspace(0, 1, HEAD_DIM // 2))
+    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
+    norms = (torch.randn(HEAD_DIM), torch.randn(HEAD_DIM))
+    for batch in BATCHES:
+        metadata, kv_cache, new = batch_of(batch)
+        qkv = torch.randn(new.shape[1], HEADS + 2 * KV_HEADS, HEAD_DIM)
+        positions = torch.cat([torch.arange(computed, computed + count) for computed, count in batch])
+        parts = []
+        for part, weight in zip((qkv[:, :HEADS], qkv[:, HEADS:-KV_HEADS]), norms, strict=True):
+            normed = torch.nn.functional.rms_norm(part, (HEAD_DIM,), weight, 1e-6)
+            first, second = normed.chunk(2, dim=-1)
+            cos, sin = angles[positions].cos().unsqueeze(1), angles[positions].sin().unsqueeze(1)
+            parts.append(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
+        rotated = torch.stack((parts[1], qkv[:, -KV_HEADS:]))
+        expected, cache = attend(TorchSdpaBackend([None]), metadata, kv_cache, parts[0], rotated, None)
+        backend, flat = TritonBackend(), qkv.flatten(1).clone()
+        prepared = backend.prepare(metadata, torch.device("cpu"), torch.float32)
+        got = backend.forward_unrotated(flat, positions, cos_sin, norms, 1e-6, kv_cache, prepared)
+        assert_near(got, expected, f"{batch=}", 1e-5)
+        assert_near(kv_cache.nan_to_num(7.0), cache.nan_to_num(7.0), f"{batch=}: the caches differ", 1e-5)
+
+
+def check_selection(device: str) -> None:
+    cpu = torch.device("cpu")
+    backend, reasons = select_backend(cpu, 64, torch.float32)
+    assert backend.name == "torch_sdpa"
+    assert "ask for it by name" in reasons["triton"]
+    backend, reasons = select_backend(cpu, 64, torch.float32, forced="triton")
+    assert backend.name == "triton"
+    assert reasons["triton"] == "taken: it was asked for, and runs in Triton's interpreter, torch.float32, head size 64"
+    with pytest.raises(ValueError, match="cannot multiply bfloat16"):
+        select_backend(cpu, 64, torch.bfloat16, forced="triton")
+
+
+def generate(folder: str, **settings) -> list[list[int]]:
+    """Greedy tokens of prompts that are chunked, share a prefix, and outgrow the cache, so that some are preempted."""
+    llm = LLM(
+        model=folder, skip_tokenizer_init=True, max_model_len=64, num_gpu_blocks_override=20, block_size=4,
+        max_num_batched_tokens=16, max_num_seqs=4, dtype="float32", **settings,
+    )  # fmt: skip
+    prompts = [[5, 9, 31, 2, 77], [5, 9, 31, 2, 8, 1, 4, 7, 11, 3], [1], list(range(20, 50)), [5, 9, 31, 2, 77, 6]]
+    greedy = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], greedy, use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def check_engine(kind: str, device: str, **overrides) -> None:
+    batch = overrides.pop("batch", "slots")
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(kind, Path(folder), initializer_range=0.1, **overrides)
+        expected = generate(folder, attention_backend="torch_sdpa", device=device)
+        got = generate(folder, attention_backend="triton", device=device, batch=batch)
+    assert got == expected, f"{got} instead of {expected}"
+
+
+def check_slots(device: str) -> None:
+    check_engine("qwen3", device)
+
+
+def check_rows(device: str) -> None:
+    check_engine("llama", device, batch="rows")
+
+
+def check_window(device: str) -> None:
+    check_engine("mistral", device, sliding_window=7)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="+")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    failures: dict[str, str | None] = {}
+    for name in options.names:
+        try:
+            globals()[f"check_{name}"](options.device)
+            failures[name] = None
+        except Exception:
+            failures[name] = traceback.format_exc(limit=-4)
+    print(json.dumps(failures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The Triton backend, in Triton's interpreter: the same attention as the reference, and the same tokens in the engine.
+
+The interpreter is chosen when a kernel is decorated, so everything here runs in one process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from minivllm.attention.backend import select_backend
+from minivllm.kernels.triton_guard import HAS_TRITON
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed on this machine")
+CHECKS = ["forward", "unrotated", "selection", "slots", "rows", "window"]
+
+
+@cache
+def interpreted() -> dict[str, Any]:
+    """What each check of `interpreted_checks` said: None is good."""
+    command = [sys.executable, "-m", "tests.attention.interpreted_checks", *CHECKS]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@needs_triton
+@pytest.mark.parametrize("name", CHECKS)
+def test_in_the_interpreter(name):
+    assert interpreted()[name] is None, interpreted()[name]
+
+
+def test_decodes_in_front_are_counted():
+    from minivllm.attention.triton import leading_decodes
+
+    for lengths, front in [([1, 1, 5, 1], 2), ([5, 1], 0), ([1, 1], 2), ([], 0), ([1, 0, 1], 1)]:
+        assert leading_decodes(np.array(lengths, dtype=np.int32)) == front
+
+
+def test_a_cpu_without_the_interpreter_has_no_triton_backend(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    _, reasons = select_backend(torch.device("cpu"), 64, torch.float32)
+    assert reasons["triton"] == "left: the model is on a CPU: no GPU here"
+    with pytest.raises(
+        ValueError, match="'triton' cannot run: the model is on a CPU: no GPU here; leave the choice open"
+    ):
+        select_backend(torch.device("cpu"), 64, torch.float32, forced="triton")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+def test_on_a_gpu_it_is_taken_and_gives_the_references_tokens():
+    command = [sys.executable, "-m", "tests.attention.interpreted_checks", "slots", "window", "--device", "cuda"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(json.loads(done.stdout.splitlines()[-1]).values()) == {None}
