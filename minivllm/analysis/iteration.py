@@ -6,9 +6,10 @@ event that does not fit is noted and passed over.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ from minivllm.trace.events import Event
 from minivllm.trace.reader import Log
 from minivllm.trace.replay import Pool, State
 
+# Of SamplingParams: a log leaves out what was not set.
+DEFAULT_MAX_TOKENS = 16
 # What a self-contradicting log makes of a lookup.
 BROKEN = (KeyError, IndexError, ValueError, TypeError, AttributeError, AssertionError)
 
@@ -32,6 +35,7 @@ class RunFacts:
         outputs: All tokens that each request was given, in order.
         output_of: Iterations in which an output was committed, each with how many were before it.
         plans: The data of each `schedule` event, by iteration.
+        lookups: Prefix look-ups of each request: (iteration, data).
         is_whole: The log begins at the beginning, and nothing of it was dropped or cut off.
         has_worker: Batches were prepared: it is no simulation.
         hash_contents, told_finished, texts, ended_texts: What the checks have seen, as far as they have come: what each
@@ -45,6 +49,7 @@ class RunFacts:
     outputs: dict[str, list[int]] = field(default_factory=dict)
     output_of: dict[int, int] = field(default_factory=dict)
     plans: dict[int, dict[str, Any]] = field(default_factory=dict)
+    lookups: dict[str, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
     is_whole: bool = True
     has_worker: bool = False
     hash_contents: dict[str, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)
@@ -61,6 +66,10 @@ class RunFacts:
     def block_size(self) -> int:
         size: int = self.config["cache_config"]["block_size"]
         return size
+
+    def lookup_before(self, request: str, step: int) -> dict[str, Any] | None:
+        """The newest look-up of a request up to an iteration. One that gives the same again is not logged again."""
+        return next((data for at, data in reversed(self.lookups.get(request, [])) if at <= step), None)
 
     def oldest_plan(self, step: int) -> int | None:
         """Of which iteration the output that is committed in `step` must be: outputs come in the order of the plans."""
@@ -134,6 +143,8 @@ def run_facts(log: Log) -> RunFacts:
             run.prompts.setdefault(event.request, event.data["prompt_token_ids"])
             run.params.setdefault(event.request, event.data.get("sampling_params", {}))
             run.arrival.setdefault(event.request, (event.data["priority"], event.data["arrival_time"]))
+        elif event.kind == "kv.lookup" and event.request is not None:
+            run.lookups.setdefault(event.request, []).append((event.step, event.data))
         elif event.kind == "schedule":
             run.plans.setdefault(event.step, event.data)
         elif event.kind == "prepare_inputs":
@@ -145,11 +156,21 @@ def run_facts(log: Log) -> RunFacts:
     return run
 
 
-def iterations(log: Log) -> Iterator[Iteration]:
-    """Every iteration of a log, in order."""
+def iterations(log: Log, only: Collection[int] | None = None) -> Iterator[Iteration]:
+    """Every iteration of a log, in order.
+
+    Args:
+        log: The log.
+        only: Leave all others out; replay goes over them without making copies.
+    """
     run = run_facts(log)
     state = State(log.header, log.start)
     for step, events in sorted(log.by_step().items()):
+        if only is not None and step not in only:
+            for event in events:
+                with contextlib.suppress(*BROKEN):
+                    state.apply(event)
+            continue
         iteration = Iteration(step, events, copy_of(state), state, run)
         for event in events:
             if event.kind == "schedule" and iteration.at_schedule is None:

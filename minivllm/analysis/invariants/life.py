@@ -7,7 +7,7 @@ from typing import Any
 
 from minivllm.analysis.invariants.books import follow
 from minivllm.analysis.invariants.registry import invariant
-from minivllm.analysis.iteration import Iteration
+from minivllm.analysis.iteration import DEFAULT_MAX_TOKENS, Iteration
 from minivllm.trace.replay import State
 
 
@@ -174,7 +174,9 @@ def _expected_end(
     token: int, count: int, known: int, params: dict[str, Any], it: Iteration
 ) -> tuple[str, int | None] | None:
     """How a request ends with this token as its `count`-th; None if it goes on. In the order of the engine's rules."""
-    is_at_limit = known >= it.run.scheduler_config["max_model_len"] or count >= params.get("max_tokens", 16)
+    is_at_limit = known >= it.run.scheduler_config["max_model_len"] or count >= params.get(
+        "max_tokens", DEFAULT_MAX_TOKENS
+    )
     if count >= params.get("min_tokens", 0):
         if not params.get("ignore_eos") and token == params.get("eos_token_id"):
             return "stop", None

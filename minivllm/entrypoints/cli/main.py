@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 
 from minivllm import __version__
-from minivllm.entrypoints.cli import bench, chat, check, doctor, generate, map_, model, scenario, simulate, trace, where
+from minivllm.entrypoints.cli import (
+    bench,
+    chat,
+    check,
+    doctor,
+    generate,
+    map_,
+    model,
+    scenario,
+    simulate,
+    trace,
+    where,
+    why,
+)
 from minivllm.entrypoints.cli.common import examples
 from minivllm.entrypoints.cli.errors import FINE, INTERRUPTED, USAGE, say
 
@@ -50,6 +63,7 @@ trace.register(app)
 map_.register(app)
 simulate.register(app)
 check.register(app)
+why.register(app)
 generate.register(app)
 chat.register(app)
 where.register(app)

@@ -1,0 +1,77 @@
+"""Owns why a request ended when it did: its limits, its stops, its caller, or a refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minivllm.analysis.answer import Answer, CannotKnowError, counted
+from minivllm.analysis.iteration import DEFAULT_MAX_TOKENS
+from minivllm.analysis.moments import answer_for
+from minivllm.trace.events import Event
+from minivllm.trace.reader import Log
+
+# An abort comes from outside: the event of it has no place in the engine's source.
+_ABORT = ("minivllm.engine.core:EngineCore.abort_requests", "vllm/v1/engine/core.py::EngineCore.abort_requests")
+
+
+def finished(log: Log, request: str, iteration: int | None) -> Answer:
+    """Why a request ended when it did."""
+    step, reason, stop_reason, event = _end(log, request)
+    if iteration is not None and step != iteration:
+        raise ValueError(f"{request} did not end in iteration {iteration}; it ended in iteration {step}")
+    arrived = next((e for e in log.events if e.kind == "request.arrived" and e.request == request), None)
+    params = arrived.data.get("sampling_params", {}) if arrived is not None else {}
+    emitted = [e.data["emitted"].get(request, []) for e in log.events if e.kind == "update"]
+    tokens = [token for part in emitted for token in part]
+    max_tokens = params.get("max_tokens", DEFAULT_MAX_TOKENS)
+    max_model_len = log.header.config["scheduler_config"]["max_model_len"]
+    numbers: dict[str, Any] = {"output_tokens": len(tokens), "max_tokens": max_tokens, "max_model_len": max_model_len}
+    prompt = len(arrived.data["prompt_token_ids"]) if arrived is not None else None
+    if prompt is not None:
+        numbers["prompt_tokens"] = prompt
+    text = f"{request} ended in iteration {step}: " + _how(reason, stop_reason, tokens, numbers)
+    answer = answer_for(request, "finished", step, text, reason, numbers | {"stop_reason": stop_reason})
+    answer.ours, answer.vllm = "minivllm.core.stop_check:check_stop", "vllm/v1/core/sched/utils.py::check_stop"
+    if reason == "abort" or isinstance(stop_reason, str):
+        answer.ours, answer.vllm = event.src or _ABORT[0], event.ref or _ABORT[1]
+    if isinstance(stop_reason, str):
+        answer.more.append("The core knows no text: the frontend found the stop string, and aborted the request there.")
+    return answer
+
+
+def _end(log: Log, request: str) -> tuple[int, str, int | str | None, Event]:
+    """Iteration, reason, stop reason and event of a request's end. What its caller was told counts first."""
+    for event in log.events:
+        if event.kind == "output.text" and event.request == request and event.data["finish_reason"] is not None:
+            return event.step, event.data["finish_reason"], event.data["stop_reason"], event
+    for event in log.events:
+        if event.kind == "update" and request in event.data["finished"]:
+            reason, stop_reason = event.data["finished"][request]
+            return event.step, reason, stop_reason, event
+        if event.kind == "requests.aborted" and request in event.data["ended"]:
+            return event.step, "abort", None, event
+        if event.kind == "request.refused" and event.request == request:
+            return event.step, "refused", event.data["message"], event
+    raise CannotKnowError(f"the log does not hold an end of {request}: it goes on, or the log was cut off before")
+
+
+def _how(reason: str, stop_reason: int | str | None, tokens: list[int], numbers: dict[str, Any]) -> str:
+    count, limit = len(tokens), numbers["max_tokens"]
+    if reason == "length":
+        if numbers.get("prompt_tokens") is not None and limit is not None and count >= limit:
+            return f"it has {counted(count, 'token')}, and max_tokens is {limit}."
+        known = numbers.get("prompt_tokens", 0) + count
+        return f"it has {counted(known, 'token')} in all, and the model's length is {numbers['max_model_len']}."
+    if reason == "stop":
+        if stop_reason is None:
+            return (
+                f"token {tokens[-1] if tokens else '?'} is the end-of-sequence token, after {counted(count, 'token')}."
+            )
+        if isinstance(stop_reason, str):
+            return f"its text met the stop string {stop_reason!r}, after {counted(count, 'token')}."
+        return f"token {stop_reason} is among its stop_token_ids, after {counted(count, 'token')}."
+    if reason == "abort":
+        return f"its caller gave up, after {counted(count, 'token')}."
+    if reason == "refused":
+        return f"it was refused: {stop_reason}."
+    return f"{reason}, after {counted(count, 'token')}."
