@@ -249,7 +249,7 @@ class State:
             if request_id not in data["emitted"]:
                 continue
             num_drafts = plan.num_drafts.get(request_id, 0)
-            if num_drafts and not is_stale and entry.num_computed_tokens:
+            if num_drafts and not is_stale:
                 # Each draft was counted as computed when it was planned; those that were wrong are taken back.
                 entry.num_computed_tokens -= num_drafts + 1 - len(data["sampled"][request_id])
             entry.num_tokens += len(data["emitted"][request_id])

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from minivllm.core.request import LoRARequest
 from minivllm.scenarios.definition import GO_ON, Piece, Scenario, ScenarioRequest
 from minivllm.scenarios.registry import all_scenarios
 from minivllm.scenarios.replay import workload_from_log
@@ -50,6 +52,20 @@ def test_drafts_right_and_wrong(tmp_path_factory: pytest.TempPathFactory, seed: 
         drafts = {step: [rng.randrange(size) for _ in range(rng.randint(1, 4))] for step in steps}
         arrivals.append(replace(arrival, drafts=drafts))
     assert_replayed(*simulated(replace(workload, arrivals=arrivals, vocab_size=size)))
+
+
+def test_requests_that_are_passed_over_keep_their_turn() -> None:
+    """One adapter a step: those of the other one are passed over, and queue apart from those who wait."""
+    workload = mixed_workload()
+    limits = msgspec.structs.replace(workload.vllm_config.scheduler_config, max_loras=1)
+    arrivals = [
+        replace(arrival, request=msgspec.structs.replace(arrival.request, lora_request=LoRARequest(f"L{k % 2}", "")))
+        for k, arrival in enumerate(workload.arrivals)
+    ]
+    config = msgspec.structs.replace(workload.vllm_config, scheduler_config=limits)
+    log, live = simulated(replace(workload, vllm_config=config, arrivals=arrivals))
+    assert any(state["skipped_waiting"] for state in live.by_step)
+    assert_replayed(log, live)
 
 
 def made_up(folder: Path, seed: int) -> Workload:
