@@ -21,7 +21,7 @@ from minivllm.core.request import Request
 from minivllm.engine.core_proc import EngineCoreProc
 from minivllm.engine.wire import AbortRequests, TraceSettings, UtilityCall, UtilityOutput
 from minivllm.executor.base import Executor
-from minivllm.scenarios.driver import Arrival, Driver
+from minivllm.scenarios.driver import Arrival, Driver, arrival_facts
 from minivllm.trace.events import EventLog, Header
 from minivllm.trace.probes.calls import LOOPS
 from minivllm.trace.recorder import Recorder
@@ -105,7 +105,15 @@ class StepProbes:
     def probes(self) -> dict[str, Probe]:
         probe = Around(self._begin, self._end)
         core = "minivllm.engine.core:EngineCore"
-        return {f"{core}.step_sync": probe, f"{core}.step_with_batch_queue": probe}
+        return {
+            f"{core}.step_sync": probe,
+            f"{core}.step_with_batch_queue": probe,
+            f"{core}.preprocess_add_request": Around(self._arrived),
+        }
+
+    def _arrived(self, args: tuple[Any, ...]) -> None:
+        request = args[1]
+        self._recorder.log.add("frontend", "request.arrived", request=request.request_id, data=arrival_facts(request))
 
     def _begin(self, args: tuple[Any, ...]) -> None:
         log = self._recorder.log

@@ -166,13 +166,7 @@ class Driver:
 
     def _arrive(self, arrival: Arrival) -> None:
         request, log = arrival.request, self._log
-        data: dict[str, Any] = {
-            "prompt_token_ids": request.prompt_token_ids,
-            "priority": request.priority,
-            "arrival_time": request.arrival_time,
-            # As it will be read back: JSON has no tuples, and names are text.
-            "sampling_params": msgspec.json.decode(msgspec.json.encode(request.sampling_params)),
-        }
+        data = arrival_facts(request)
         if arrival.prompt is not None:
             data["prompt"] = arrival.prompt
         if arrival.parent is not None:
@@ -196,6 +190,16 @@ class Driver:
         """Every request so far, in order of arrival: the core forgets those that have ended."""
         requests = self.result.requests.items()
         return {i: {**request_entry(request), "arrived": self._arrived[i]} for i, request in requests}
+
+
+def arrival_facts(request: EngineCoreRequest) -> dict[str, Any]:
+    """What the log says of a request that comes."""
+    return {
+        "prompt_token_ids": request.prompt_token_ids,
+        "priority": request.priority,
+        "arrival_time": request.arrival_time,
+        "sampling_params": msgspec.to_builtins(request.sampling_params, str_keys=True),
+    }
 
 
 def run(core: EngineCore, arrivals: list[Arrival], log: EventLog, **options: Any) -> RunResult:
