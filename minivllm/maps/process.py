@@ -117,12 +117,16 @@ def _inferred(events: list[Event], roles: list[str], has_device: bool) -> Iterat
         told = dict(zip(_MESSAGE_KEYS, values, strict=True))
         yield {"iteration": event.step, **told, "seq": event.seq, "src": ours, "ref": vllm}
 
+    update = next((event for event in events if event.kind == "update"), None)
     for event in events:
         data = event.data
         if event.kind == "request.arrived" and event.request is not None:
             yield from message(event, 1, None, ("frontend", "engine_core"), "EngineCoreRequest", [event.request])
         elif event.kind == "requests.aborted":
-            yield from message(event, 1, None, ("frontend", "engine_core"), "AbortRequests", data["asked"])
+            for abort in message(event, 1, None, ("frontend", "engine_core"), "AbortRequests", data["asked"]):
+                # It was noted at the end of the step; the core took it in before it committed what the model brought.
+                came_mid = data["phase"] == "mid" and update is not None
+                yield {**abort, "seq": update.seq, "is_before": True} if came_mid and update else abort
         elif event.kind == "schedule":
             requests = [request for request, _ in data["scheduled"]]
             yield from message(event, 2, "call", ("engine_core", "worker"), "SchedulerOutput", requests)
@@ -149,6 +153,7 @@ def _iteration(
         "iteration": step,
         "requests": [request for request, _ in plan["scheduled"]] if plan else [],
         "num_tokens": plan["total_scheduled"] if plan else 0,
+        "update_of": next((event.data["update_of"] for event in events if event.kind == "update"), None),
         "arrived": [event.request for event in events if event.kind == "request.arrived"],
         "start_ns": start,
         "dur_ns": None if start is None else max(end for _, end in times) - start,
@@ -248,7 +253,9 @@ def in_order(iteration: dict[str, Any], messages: list[dict[str, Any]]) -> list[
         if began is not None:
             return (began, rank, -(item.get("dur_ns") or 0), item["seq"])
         # Without clocks, a message that leads to a stage was inferred from that stage's event, and came before it.
-        is_before = kind == "message" and item["type"] in ("ModelRunnerOutput", "sampled ids")
+        is_before = kind == "message" and (
+            item["type"] in ("ModelRunnerOutput", "sampled ids") or item.get("is_before", False)
+        )
         return (item["seq"], 0 if is_before else rank)
 
     return sorted(items, key=key)

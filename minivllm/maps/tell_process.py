@@ -23,6 +23,7 @@ def tell(
     """
     return [
         _what(iteration),
+        *_ahead(iteration),
         *_crossings(messages),
         *_waits(iteration),
         *_sharing(process),
@@ -37,6 +38,15 @@ def _what(iteration: dict[str, Any]) -> str:
         return f"Nothing was computed in iteration {iteration['iteration']}.{took}"
     count = "1 token" if tokens == 1 else f"{tokens} tokens"
     return f"Iteration {iteration['iteration']} computed {count} of {_listed(requests)}.{took}"
+
+
+def _ahead(iteration: dict[str, Any]) -> Iterator[str]:
+    answered, number = iteration["update_of"], iteration["iteration"]
+    if answered is not None and answered != number:
+        yield (
+            f"The worker's answer was to the plan of iteration {answered}: with async scheduling, plan {number} "
+            "was made before that answer was in."
+        )
 
 
 def _crossings(messages: list[dict[str, Any]]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from minivllm.entrypoints.cli import common
 from minivllm.scenarios import definition
 from tests.cli.conftest import Run
 from tests.maps.hand_made import gpu_log
@@ -225,3 +226,31 @@ def test_a_map_needs_no_torch_and_no_engine(kind: str, recorded_logs: Path, own_
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=own_place)
         assert done.returncode == 0, done.stderr
         assert done.stdout
+
+
+@pytest.mark.parametrize("iteration", ["5", "5:7", "9:", "last"])
+@pytest.mark.parametrize("kind", ["process", "state"])
+def test_of_a_large_log_the_iterations_alone_give_the_same_map(
+    run: Run, kind: str, iteration: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def document() -> Any:
+        return run("map", kind, "-s", "kv-pressure", "--iteration", iteration, "--json").json
+
+    whole = document()["iterations"]
+    monkeypatch.setattr(common, "_LARGE_LOG", (0, 0))
+    monkeypatch.setattr(common, "read_log", lambda path: pytest.fail("all of it was read"))
+    assert without_places(document()["iterations"]) == without_places(whole)
+
+
+def test_the_nearest_iteration_of_a_large_log_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "_LARGE_LOG", (0, 0))
+    ended = run("map", "state", "-s", "hello", "--iteration", "400")
+    assert (ended.code, ended.out) == (1, "")
+    assert re.search(r"there is no iteration 400: this run has 0 to (\d+); the nearest is \1", ended.error)
+
+
+def without_places(value: Any) -> Any:
+    """A document without where its events stand in the log."""
+    if isinstance(value, dict):
+        return {key: without_places(inner) for key, inner in value.items() if key != "seq"}
+    return [without_places(inner) for inner in value] if isinstance(value, list) else value

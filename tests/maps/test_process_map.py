@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from minivllm.maps.lifecycle import transitions
-from minivllm.maps.process import messages_of, process_map
+from minivllm.maps.process import in_order, messages_of, process_map
 from minivllm.maps.render.mermaid import sequence_diagram, state_diagram
 from minivllm.maps.render.process import ProcessRenderer
 from minivllm.maps.tell_process import tell
@@ -113,6 +113,28 @@ def test_a_log_without_clocks_tells_the_order_and_no_times() -> None:
     assert waits(logical_log(), 0) == {("engine_core", "worker"): None, ("frontend", "engine_core"): None}
     assert any("keeps no clocks" in sentence for sentence in told(logical_log(), 0))
     assert " ms" not in drawn(logical_log(), 120)
+
+
+def test_an_abort_while_the_model_runs_stands_before_its_output_is_committed() -> None:
+    builder = LogBuilder("logical", "cpu")
+    builder.step = 0
+    builder.schedule([("R0", 1)])
+    builder.add("worker", "prepare_inputs", data={"order": ["R0"]})
+    builder.update({"R0": [5]})
+    builder.add("frontend", "requests.aborted", data={"phase": "mid", "asked": ["R0"], "ended": ["R0"]})
+    process = process_map(builder.log())
+    [entry] = process["iterations"]
+    order = [item.get("type") or item.get("name") for _, item in in_order(entry, messages_of(process, entry))]
+    assert order.index("ModelRunnerOutput") < order.index("AbortRequests") < order.index("update_from_output")
+
+
+def test_an_answer_to_an_earlier_plan_is_told() -> None:
+    builder = LogBuilder("logical", "cpu")
+    builder.step = 4
+    builder.schedule([("R0", 1)])
+    builder.update({"R0": [5]}, update_of=3)
+    assert any("answer was to the plan of iteration 3" in sentence for sentence in told(builder.log(), 0))
+    assert not any("answer was" in sentence for sentence in told(logical_log(), 0))
 
 
 def test_only_a_device_of_its_own_has_a_third_boundary() -> None:

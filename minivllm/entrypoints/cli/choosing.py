@@ -19,10 +19,20 @@ def check_iteration_option(spec: str | None) -> None:
         raise typer.BadParameter(f"--iteration takes N, A:B, last or all, not {spec!r}")
 
 
-def as_window(spec: str | None) -> tuple[int, int] | None:
-    """First and last iteration of a choice that names both; None for any other."""
-    found = re.fullmatch(r"(\d+)(?::(\d+))?", spec or "")
-    return (int(found[1]), int(found[2] or found[1])) if found else None
+def as_window(spec: str | None, last: int) -> tuple[int, int] | None:
+    """First and last iteration of a choice; None if it is of all.
+
+    Args:
+        spec: N, A:B, last, all or None.
+        last: The run's last iteration.
+    """
+    if spec is None or spec == "all":
+        return None
+    if spec == "last":
+        return last, last
+    first_text, colon, last_text = spec.partition(":")
+    first = int(first_text or 0)
+    return first, int(last_text) if last_text else last if colon else first
 
 
 def choose_iterations(spec: str | None, numbers: Sequence[int]) -> list[int]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from minivllm.entrypoints.cli.choosing import as_window
 from minivllm.scenarios.registry import all_scenarios, get_scenario
 from minivllm.trace.reader import Log, LogError, last_iteration, read_log, read_window
 from minivllm.trace.store import newest_log
@@ -136,13 +137,13 @@ def print_json(kind: str, document: dict[str, Any]) -> None:
     print(json_document(kind, document))
 
 
-def choose_log(log: Path | None, scenario: str | None, window: tuple[int, int] | None = None) -> Log:
+def choose_log(log: Path | None, scenario: str | None, iteration: str | None = None) -> Log:
     """The log that a command reads: a file, a scenario's recorded run, or the newest.
 
     Args:
         log: The file that was named.
         scenario: The scenario that was named.
-        window: First and last iteration that are looked at: of a large log no more than these is read.
+        iteration: Which iterations are looked at (see IterationOption): of a large log no more than these is read.
 
     Raises:
         LogError: There is none, or it cannot be read.
@@ -151,7 +152,7 @@ def choose_log(log: Path | None, scenario: str | None, window: tuple[int, int] |
     if log is not None and scenario is not None:
         raise typer.BadParameter("--log and --scenario exclude each other: give one")
     path = log or _recorded(scenario)
-    chosen = _window(path, *window) if window is not None and _is_large(path) else read_log(path)
+    chosen = _window(path, iteration) if iteration is not None and _is_large(path) else read_log(path)
     if chosen.truncated:
         note(f"{chosen.path} was cut off: this is what came before the cut")
     if chosen.num_dropped:
@@ -159,10 +160,14 @@ def choose_log(log: Path | None, scenario: str | None, window: tuple[int, int] |
     return chosen
 
 
-def _window(path: Path, first: int, last: int) -> Log:
-    if first > (end := last_iteration(path)) >= 0:
-        raise LogError(f"there is no iteration {first}: this run has 0 to {end}; the nearest is {end}")
-    return read_window(path, first, last)
+def _window(path: Path, iteration: str) -> Log:
+    end = last_iteration(path)
+    window = as_window(iteration, end)
+    if window is None or end < 0:
+        return read_log(path)
+    if window[0] > end:
+        raise LogError(f"there is no iteration {iteration}: this run has 0 to {end}; the nearest is {end}")
+    return read_window(path, *window)
 
 
 def _is_large(path: Path) -> bool:

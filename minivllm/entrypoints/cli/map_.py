@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from minivllm.entrypoints.cli.choosing import as_window
 from minivllm.entrypoints.cli.common import (
     AsciiOption,
     IterationOption,
@@ -91,9 +90,8 @@ def _command(kind: str) -> Callable[..., None]:
         wanted = _format(kind, format_, as_json, output)
         view = MapView(kind, iteration, request, ascii_only or wanted == "ascii")
         check_outputs({"--output": output}, [log])
-        # What concerns a request, and when it came, can stand anywhere.
-        window = as_window(iteration) if request is None else None
-        chosen = _fresh(log, scenario) if fresh else choose_log(log, scenario, window)
+        # What concerns a request can stand anywhere.
+        chosen = _fresh(log, scenario) if fresh else choose_log(log, scenario, iteration if request is None else None)
         if wanted == "rich" or wanted == "ascii":
             _to_screen(view, chosen, width, output)
             if output is None:
