@@ -15,7 +15,7 @@ import torch
 
 from minivllm.kernels import threshold
 from minivllm.kernels.gumbel import gumbel_noise, gumbel_noise_reference
-from minivllm.kernels.scores import SamplingRows, SamplingState, load_scores, scores_reference
+from minivllm.kernels.scores import SamplingParameters, SamplingRows, SamplingState, load_scores, scores_reference
 from minivllm.kernels.threshold import kept_reference, threshold_kernel
 from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
 
@@ -23,22 +23,24 @@ from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
 TILE, CHUNK = 1024, 4096
 
 
-def sample_reference(logits: torch.Tensor, rows: SamplingRows, state: SamplingState) -> torch.Tensor:
+def sample_reference(
+    logits: torch.Tensor, rows: SamplingRows, parameters: SamplingParameters, state: SamplingState
+) -> torch.Tensor:
     """What the kernels do, in plain PyTorch. Arguments as in `sample`."""
     out = torch.full((len(logits),), -1, dtype=torch.int64, device=logits.device)
-    for row in range(len(logits)):
-        slot = int(rows.slot[row])
+    for row, (slot, position) in enumerate(zip(rows.slot.tolist(), rows.position.tolist(), strict=True)):
         if slot < 0:
             continue
-        scores = scores_reference(logits[row].float(), row, rows, state)
+        scores = scores_reference(logits[row].float(), slot, parameters, state)
         if not scores.max().isfinite():
             continue
-        if rows.temperature[row] > 0:
-            scores = scores.masked_fill(~kept_reference(scores, row, rows), float("-inf"))
-            scores = scores + gumbel_noise_reference(rows.seed[[row]], rows.position[[row]], len(scores))[0]
+        if parameters.temperature[slot] > 0:
+            scores = scores.masked_fill(~kept_reference(scores, slot, parameters), float("-inf"))
+            where = torch.tensor([position], device=logits.device)
+            scores = scores + gumbel_noise_reference(parameters.seed[[slot]], where, len(scores))[0]
         token = int(scores.argmax())
         out[row] = token
-        state.token_ids[slot, rows.position[row]] = token
+        state.token_ids[slot, position] = token
         if state.history is not None:
             state.history[slot, token] += 2
     return out
@@ -75,14 +77,14 @@ def draw_kernel(
     slot = tl.load(slot_ptr + row)
     if slot < 0:
         return
-    temperature = tl.load(temperature_ptr + row)
-    seed = tl.load(seed_ptr + row)
-    position = tl.load(position_ptr + row)
+    temperature = tl.load(temperature_ptr + slot)
+    seed = tl.load(seed_ptr + slot)
+    position = tl.load(position_ptr + row).to(tl.int64)
     threshold = tl.load(threshold_ptr + row)
     last_tie = tl.load(last_tie_ptr + row)
-    repetition = tl.load(repetition_ptr + row)
-    frequency = tl.load(frequency_ptr + row)
-    presence = tl.load(presence_ptr + row)
+    repetition = tl.load(repetition_ptr + slot)
+    frequency = tl.load(frequency_ptr + slot)
+    presence = tl.load(presence_ptr + slot)
     logits_row = logits_ptr + row * logits_stride
     history_row = history_ptr + slot.to(tl.int64) * history_stride
 
@@ -141,20 +143,28 @@ def finish_kernel(
             tl.atomic_add(history_ptr + slot * history_stride + first_best, 2)
 
 
-def sample(logits: torch.Tensor, rows: SamplingRows, state: SamplingState) -> torch.Tensor:
+def sample(
+    logits: torch.Tensor,
+    rows: SamplingRows,
+    parameters: SamplingParameters,
+    state: SamplingState,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Sample a token for each row, and put it where the next step reads its inputs.
 
     Args:
         logits: (rows, vocab_size), any float dtype; they are not changed.
-        rows: How to sample.
+        rows: Whose token each row gives. With a history, no slot may occur twice.
+        parameters: How each slot is sampled.
         state: The slots' tokens and histories, changed in place.
+        out: Written if given. (rows,) int64
 
     Returns:
         (rows,) int64; -1 for a row that is not sampled, or whose logits' maximum is not a finite number.
     """
     num_rows, vocab_size = logits.shape
     device, chunks = logits.device, cdiv(vocab_size, CHUNK)
-    out = torch.empty(num_rows, dtype=torch.int64, device=device)
+    out = torch.empty(num_rows, dtype=torch.int64, device=device) if out is None else out
     if num_rows == 0:
         return out
     lowest = torch.empty(num_rows, dtype=torch.float32, device=device)
@@ -163,18 +173,18 @@ def sample(logits: torch.Tensor, rows: SamplingRows, state: SamplingState) -> to
     best_token = torch.empty((num_rows, chunks), dtype=torch.int32, device=device)
     has_history = state.history is not None
     history = state.token_ids if state.history is None else state.history  # never read without a history
-    penalties = (rows.repetition, rows.frequency, rows.presence)
+    penalties = (parameters.repetition, parameters.frequency, parameters.presence)
     sizes = (vocab_size, logits.stride(0), history.stride(0))
     # No fused multiply-add: both kernels must come to the same scores in every bit, or a threshold would cut itself off
     threshold_kernel[(num_rows,)](
-        lowest, last_tie, logits, history, rows.temperature, rows.min_p, rows.top_k, rows.top_p, rows.slot,
-        *penalties, *sizes,
+        lowest, last_tie, logits, history, parameters.temperature, parameters.min_p, parameters.top_k,
+        parameters.top_p, rows.slot, *penalties, *sizes,
         has_history=has_history, num_pivots=threshold.PIVOTS, tile=threshold.TILE, num_warps=threshold.NUM_WARPS,
         enable_fp_fusion=False,
     )  # fmt: skip
     draw_kernel[(chunks, num_rows)](
-        best_score, best_token, lowest, last_tie, logits, history, rows.temperature, rows.seed, rows.position,
-        rows.slot, *penalties, *sizes,
+        best_score, best_token, lowest, last_tie, logits, history, parameters.temperature, parameters.seed,
+        rows.position, rows.slot, *penalties, *sizes,
         has_history=has_history, chunk=CHUNK, tile=TILE, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     finish_kernel[(num_rows,)](

@@ -18,19 +18,24 @@ from minivllm.kernels.triton_guard import jit, tl
 _LARGEST = tl.constexpr(LARGEST)
 
 
-class SamplingRows(NamedTuple):
-    """How to sample each row of logits, on the device. All (rows,)."""
+class SamplingParameters(NamedTuple):
+    """How each slot's request is sampled: written when it takes the slot. All (slots,)."""
 
     temperature: torch.Tensor  # float32; 0 is greedy
     min_p: torch.Tensor  # float32; 0 is off
     top_k: torch.Tensor  # int32; 0 is off
     top_p: torch.Tensor  # float32; 1 is off
     seed: torch.Tensor  # int64, the bits of an unsigned seed
-    position: torch.Tensor  # int64, of the token that is sampled
-    slot: torch.Tensor  # int32, whose token it is; -1 for a row that is computed but not sampled: padding, or a chunk
     repetition: torch.Tensor  # float32; 1 is off
     frequency: torch.Tensor  # float32; 0 is off
     presence: torch.Tensor  # float32; 0 is off
+
+
+class SamplingRows(NamedTuple):
+    """Whose token each row of a step's logits gives. Both (rows,)."""
+
+    slot: torch.Tensor  # int32; -1 for a row that is computed but not sampled: padding, or a chunk that ends too early
+    position: torch.Tensor  # int32, of the token that is sampled
 
 
 class SamplingState(NamedTuple):
@@ -40,12 +45,14 @@ class SamplingState(NamedTuple):
     history: torch.Tensor | None  # (slots, vocab_size) int32, see `penalties`; None where no request has penalties
 
 
-def scores_reference(logits: torch.Tensor, row: int, rows: SamplingRows, state: SamplingState) -> torch.Tensor:
-    """Penalties and temperature: (vocab_size,)."""
+def scores_reference(
+    logits: torch.Tensor, slot: int, parameters: SamplingParameters, state: SamplingState
+) -> torch.Tensor:
+    """Penalties and temperature of a row of some slot: (vocab_size,)."""
     if state.history is not None:
-        penalties = (float(rows.repetition[row]), float(rows.frequency[row]), float(rows.presence[row]))
-        logits = penalize_reference(logits, state.history[int(rows.slot[row])], *penalties)
-    temperature = float(rows.temperature[row])
+        how = (parameters.repetition, parameters.frequency, parameters.presence)
+        logits = penalize_reference(logits, state.history[slot], *(float(column[slot]) for column in how))
+    temperature = float(parameters.temperature[slot])
     return logits / temperature if temperature > 0 else logits
 
 

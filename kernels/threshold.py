@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import torch
 
-from minivllm.kernels.scores import SamplingRows, load_scores
+from minivllm.kernels.scores import SamplingParameters, load_scores
 from minivllm.kernels.triton_guard import jit, tl
 
 PIVOTS = 16
@@ -28,10 +28,10 @@ PIVOTS = 16
 TILE, NUM_WARPS = 1024, 16
 
 
-def kept_reference(scores: torch.Tensor, row: int, rows: SamplingRows) -> torch.Tensor:
-    """Which tokens min_p, top_k and top_p keep: (vocab_size,) bool."""
-    is_kept = scores >= scores.max() + rows.min_p[row].log()
-    top_k, top_p = int(rows.top_k[row]), float(rows.top_p[row])
+def kept_reference(scores: torch.Tensor, slot: int, parameters: SamplingParameters) -> torch.Tensor:
+    """Which tokens min_p, top_k and top_p of a slot keep: (vocab_size,) bool."""
+    is_kept = scores >= scores.max() + parameters.min_p[slot].log()
+    top_k, top_p = int(parameters.top_k[slot]), float(parameters.top_p[slot])
     if 0 < top_k < len(scores):
         is_kept &= scores >= scores.sort(descending=True).values[top_k - 1]
     if top_p < 1:
@@ -129,18 +129,20 @@ def threshold_kernel(
     """What one row keeps: scores above the threshold, and those equal to it up to the token `last_tie`."""
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_ptr + row)
-    temperature = tl.load(temperature_ptr + row)
-    min_p = tl.load(min_p_ptr + row)
-    top_k = tl.load(top_k_ptr + row)
-    top_p = tl.load(top_p_ptr + row)
+    if slot < 0:
+        return
+    temperature = tl.load(temperature_ptr + slot)
+    min_p = tl.load(min_p_ptr + slot)
+    top_k = tl.load(top_k_ptr + slot)
+    top_p = tl.load(top_p_ptr + slot)
     tl.store(threshold_ptr + row, float("-inf"))
     tl.store(last_tie_ptr + row, vocab_size)
     is_cut = (min_p > 0.0) | (top_k > 0) | (top_p < 1.0)
-    if (slot < 0) | (temperature <= 0.0) | (is_cut == 0):
+    if (temperature <= 0.0) | (is_cut == 0):
         return
-    repetition = tl.load(repetition_ptr + row)
-    frequency = tl.load(frequency_ptr + row)
-    presence = tl.load(presence_ptr + row)
+    repetition = tl.load(repetition_ptr + slot)
+    frequency = tl.load(frequency_ptr + slot)
+    presence = tl.load(presence_ptr + slot)
     logits_row = logits_ptr + row * logits_stride
     history_row = history_ptr + slot.to(tl.int64) * history_stride
 

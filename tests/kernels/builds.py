@@ -170,8 +170,8 @@ def build_pack(target: Target, kernel: Any, **constants: Any) -> Built:
 
 def build_sampling(target: Target, kernel: Any, warps: int, has_history: bool = True, **constants: Any) -> Built:
     names = [name.removesuffix("_ptr") for name in kernel.arg_names if name.endswith("_ptr")]
-    integers = {"last_tie", "history", "top_k", "slot", "best_token"}
-    wide = {"seed", "position", "out"}
+    integers = {"last_tie", "history", "top_k", "slot", "best_token", "position"}
+    wide = {"seed", "out"}
     kinds = {name: "i32" if name in integers else "i64" if name in wide else "fp32" for name in names}
     kinds |= {"logits": "bf16", "token_ids": "i32"}
     types = {f"{name}_ptr": f"*{kinds[name]}" for name in names}

@@ -8,7 +8,7 @@ import torch
 from minivllm.kernels.fp8 import fp8_kv_dtype, into_cache_reference
 from minivllm.kernels.gumbel import gumbel_noise_reference, philox_reference
 from minivllm.kernels.sample import sample_reference
-from minivllm.kernels.scores import SamplingRows, SamplingState
+from minivllm.kernels.scores import SamplingParameters, SamplingRows, SamplingState
 from minivllm.kernels.threshold import kept_reference
 
 ALL_ONES = 0xFFFFFFFF
@@ -24,18 +24,12 @@ KNOWN = [
 ]
 
 
-def rows_like(count: int, **columns: object) -> SamplingRows:
-    """Plain random sampling, with some columns changed. Every row has slot 0 unless told otherwise."""
-    plain = {
-        "temperature": 1.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0, "seed": 1, "position": 0, "slot": 0,
-        "repetition": 1.0, "frequency": 0.0, "presence": 0.0,
+def plain(slots: int, **changed: object) -> SamplingParameters:
+    """Plain random sampling, with some columns changed."""
+    values = dict.fromkeys(SamplingParameters._fields, 0.0) | {
+        "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "repetition": 1.0, **changed,
     }  # fmt: skip
-    values = {name: columns.get(name, value) for name, value in plain.items()}
-    tensors = {
-        name: value if isinstance(value, torch.Tensor) else torch.full((count,), value)
-        for name, value in values.items()
-    }
-    return SamplingRows(**tensors)
+    return SamplingParameters(**{name: torch.full((slots,), value) for name, value in values.items()})
 
 
 @pytest.mark.parametrize(("counter", "key", "words"), KNOWN)
@@ -83,18 +77,16 @@ def test_draws_follow_the_softmax():
 )
 def test_what_is_kept(how, kept):
     scores = torch.tensor([0.2, 0.2, 0.4, 0.15, 0.05]).log()
-    assert torch.nonzero(kept_reference(scores, 0, rows_like(1, **how))).flatten().tolist() == kept
+    assert torch.nonzero(kept_reference(scores, 0, plain(1, **how))).flatten().tolist() == kept
 
 
 def test_a_token_goes_to_its_place_and_into_the_history():
     state = SamplingState(torch.zeros(2, 10, dtype=torch.int32), torch.zeros(2, 4, dtype=torch.int32))
     logits = torch.tensor([[0.0, 9.0, 0.0, 8.5], [0.0, 0.0, 7.0, 0.0], [float("nan"), 0.0, 0.0, 0.0]])
     state.history[1, 1] = 2 * 3 + 1  # token 1: three times in the output, and in the prompt
-    rows = rows_like(
-        3, temperature=torch.zeros(3), slot=torch.tensor([1, -1, 0]), position=torch.tensor([7, 8, 9]),
-        frequency=torch.full((3,), 0.25),
-    )  # fmt: skip
-    assert sample_reference(logits, rows, state).tolist() == [3, -1, -1]  # 9 - 3 * 0.25 < 8.5
+    rows = SamplingRows(slot=torch.tensor([1, -1, 0]), position=torch.tensor([7, 8, 9]))
+    parameters = plain(2, temperature=0.0, frequency=0.25)
+    assert sample_reference(logits, rows, parameters, state).tolist() == [3, -1, -1]  # 9 - 3 * 0.25 < 8.5
     assert state.token_ids[1, 7] == 3
     assert state.token_ids.count_nonzero() == 1
     assert state.history.tolist() == [[0, 0, 0, 0], [0, 7, 0, 2]]

@@ -8,7 +8,7 @@ from minivllm.kernels.gumbel import gumbel_noise_reference
 from minivllm.kernels.logprobs import token_logprobs, token_logprobs_reference
 from minivllm.kernels.penalties import count_history, count_history_reference
 from minivllm.kernels.sample import sample, sample_reference
-from minivllm.kernels.scores import SamplingRows, SamplingState, scores_reference
+from minivllm.kernels.scores import SamplingParameters, SamplingRows, SamplingState, scores_reference
 from minivllm.kernels.threshold import kept_reference
 from tests.kernels.grids.setup import NAN, Setup, assert_near
 
@@ -32,7 +32,7 @@ def choices(rows: int, *values: float) -> torch.Tensor:
 
 
 def compare(setup: Setup, vocab_size: int, has_history: bool, has_ties: bool, dtype, what: str) -> None:
-    device, rows = setup.device, 24 if setup.full else 12
+    device, rows = setup.device, 12
     logits = torch.randn(rows, vocab_size + 3)[:, :vocab_size] * 3
     if has_ties:
         logits = (logits * 2).round() / 2
@@ -43,38 +43,39 @@ def compare(setup: Setup, vocab_size: int, has_history: bool, has_ties: bool, dt
     slot = torch.arange(rows, dtype=torch.int32) % SLOTS
     slot[3] = -1
     slot[SLOTS:] = -1 if has_history else slot[SLOTS:]  # a slot has one history, so one row
-    temperature = choices(rows, 0.0, 0.7, 1.0, 3.0)
+    how = SamplingRows(slot, torch.randperm(LONGEST)[:rows].int())
+    temperature = choices(SLOTS, 0.0, 0.7, 1.0, 3.0)
     temperature[:2] = 1.0
-    how = SamplingRows(
+    parameters = SamplingParameters(
         temperature=temperature,
-        min_p=choices(rows, 0.0, 0.0, 0.05, 1.0),
-        top_k=choices(rows, 0, 1, 5, 50, 100_000).int(),
-        top_p=choices(rows, 1.0, 0.9, 0.5, 1e-6),
-        seed=torch.randint(-(2**63), 2**63 - 1, (rows,)),
-        position=torch.randperm(LONGEST)[:rows],
-        slot=slot,
-        repetition=choices(rows, 1.0, 1.0, 1.5, 0.5),
-        frequency=choices(rows, 0.0, 0.0, 0.7, -1.0),
-        presence=choices(rows, 0.0, 0.3, -0.2),
+        min_p=choices(SLOTS, 0.0, 0.0, 0.05, 1.0),
+        top_k=choices(SLOTS, 0, 1, 5, 50, 100_000).int(),
+        top_p=choices(SLOTS, 1.0, 0.9, 0.5, 1e-6),
+        seed=torch.randint(-(2**63), 2**63 - 1, (SLOTS,)),
+        repetition=choices(SLOTS, 1.0, 1.0, 1.5, 0.5),
+        frequency=choices(SLOTS, 0.0, 0.0, 0.7, -1.0),
+        presence=choices(SLOTS, 0.0, 0.3, -0.2),
     )
     token_ids = torch.randint(0, vocab_size, (SLOTS, LONGEST), dtype=torch.int32)
     state = SamplingState(token_ids, fill_history(setup, token_ids, vocab_size) if has_history else None)
     before = SamplingState(*(None if part is None else part.clone() for part in state))
     moved = SamplingState(*(None if part is None else part.clone().to(device) for part in state))
 
-    expected = sample_reference(logits, how, state)
+    expected = sample_reference(logits, how, parameters, state)
     on_device = SamplingRows(*(column.to(device) for column in how))
+    parameters_on_device = SamplingParameters(*(column.to(device) for column in parameters))
     padded = torch.full((rows, vocab_size + 3), NAN, dtype=dtype, device=device)
     padded[:, :vocab_size] = logits.to(device)
-    got = sample(padded[:, :vocab_size], on_device, moved).cpu()
+    got = sample(padded[:, :vocab_size], on_device, parameters_on_device, moved).cpu()
     assert expected[:2].tolist() == [-1, -1], "a row of NaN and a row of minus infinity have no token"
     assert torch.equal(got < 0, expected < 0), f"{what}: rows without a token differ"
     for row in torch.nonzero(got != expected).flatten().tolist():
         # The last bit of a logarithm may decide between two tokens that are as good as equal.
-        scores = scores_reference(logits[row].float(), row, how, before)
-        assert temperature[row] > 0, f"{what}: row {row} is greedy, and took {got[row]} instead of {expected[row]}"
-        assert kept_reference(scores, row, how)[got[row]], f"{what}: row {row} drew a token that is not kept"
-        noisy = scores + gumbel_noise_reference(how.seed[[row]], how.position[[row]], vocab_size)[0]
+        at = int(slot[row])
+        scores = scores_reference(logits[row].float(), at, parameters, before)
+        assert temperature[at] > 0, f"{what}: row {row} is greedy, and took {got[row]} instead of {expected[row]}"
+        assert kept_reference(scores, at, parameters)[got[row]], f"{what}: row {row} drew a token that is not kept"
+        noisy = scores + gumbel_noise_reference(parameters.seed[[at]], how.position[[row]].long(), vocab_size)[0]
         gap = noisy[expected[row]] - noisy[got[row]]
         assert gap < 1e-4, f"{what}: row {row} drew {got[row]} instead of {expected[row]}"
     if torch.equal(got, expected):
