@@ -44,7 +44,7 @@ def plan_map(log: Log, lang: str = "en") -> dict[str, Any]:
     caching = cache.get("enable_prefix_caching", True)
     tables = {i: worker["block_ids"] for i, worker in (log.start or {}).get("worker", {}).items()}
     iterations = []
-    unfinished: set[str] = set()
+    unfinished = {i for i, text in (log.start or {}).get("frontend", {}).items() if _is_unfinished(text)}
     for step, events in sorted(log.by_step().items()):
         iteration = _iteration(step, events, lang) | happenings(events, caching=caching) | outputs.of(step)
         _fill_tables(iteration["batch"], tables)
@@ -70,8 +70,13 @@ def _note_unfinished(texts: list[dict[str, Any]], unfinished: set[str]) -> None:
     """Keep in mind whose last token was a part of a character."""
     for text in texts:
         unfinished.discard(text["request"])
-        if text["finish_reason"] is None and (text["held"] or "").endswith("\ufffd"):
+        if _is_unfinished(text):
             unfinished.add(text["request"])
+
+
+def _is_unfinished(text: dict[str, Any]) -> bool:
+    """Whether what the frontend holds back ends with a part of a character."""
+    return text["finish_reason"] is None and (text["held"] or "").endswith("\ufffd")
 
 
 def _stopped_by_text(iteration: dict[str, Any]) -> list[dict[str, Any]]:

@@ -102,7 +102,7 @@ def read_window(path: Path, first: int, last: int) -> Log:
                 after.append(event)
             continue
         last_step = max(last_step, event.step)
-        if event.step >= first:
+        if event.step >= first or first == 0:  # what came before the first iteration belongs to it
             inside.append(event)
         elif event.kind == "keyframe" and event.step == reading.keyframe_step:
             state.load(event.data["state"])

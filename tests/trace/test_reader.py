@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from minivllm.maps.plan import plan_map
 from minivllm.maps.state import state_map
 from minivllm.maps.timeline import timeline_map
+from minivllm.scenarios.registry import all_scenarios, get_scenario
 from minivllm.trace.events import End, Event, Header, Trailer
 from minivllm.trace.plan_lines import plan_lines
 from minivllm.trace.reader import Log, LogError, last_iteration, read_log, read_window
@@ -274,3 +275,16 @@ def test_reading_and_drawing_need_no_torch() -> None:
     modules = "minivllm.trace.reader, minivllm.trace.replay, minivllm.maps.render.state, minivllm.maps.render.timeline"
     check = f"import sys, {modules}; assert not sys.modules.keys() & {{'torch', 'minivllm.engine', 'minivllm.core'}}"
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+@pytest.mark.parametrize("name", [scenario.name for scenario in all_scenarios()])
+def test_windows_of_the_recorded_runs(name: str) -> None:
+    path = get_scenario(name).log_path
+    whole = read_log(path)
+    maps = {draw: draw(whole)["iterations"] for draw in (plan_map, state_map)}
+    for first in range(0, last_iteration(path) + 1, 2):
+        window = read_window(path, first, first + 1)
+        for draw, of_whole in maps.items():
+            assert draw(window)["iterations"] == of_whole[first : first + 2], draw.__name__
+        if first == 0:
+            assert window.events[0] == whole.events[0], "what came before the first iteration is in its window"
