@@ -8,6 +8,7 @@ Upstream: vllm/model_executor/models/llama.py.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -67,7 +68,7 @@ class LlamaAttention(nn.Module):
 
 
 class LlamaMLP(nn.Module):
-    """down(silu(gate(x)) * up(x))."""
+    """down(act(gate(x)) * up(x)), where act is SiLU."""
 
     def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -75,9 +76,13 @@ class LlamaMLP(nn.Module):
         self.gate_up_proj = Linear(hidden, 2 * inner, device, dtype, bias=bias)
         self.down_proj = Linear(inner, hidden, device, dtype, bias=bias)
 
+    def act_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """act(gate) * up, (tokens, intermediate), of both side by side, (tokens, 2 * intermediate)."""
+        return silu_and_mul(gate_up)
+
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         gate_up = self.gate_up_proj.forward(hidden)  # (tokens, 2 * intermediate)
-        return self.down_proj.forward(silu_and_mul(gate_up))
+        return self.down_proj.forward(self.act_and_mul(gate_up))
 
     def weight_slots(self) -> dict[str, torch.Tensor]:
         inner = len(self.gate_up_proj.weight) // 2
@@ -89,13 +94,13 @@ class LlamaDecoderLayer(nn.Module):
     """Attention, then MLP, each around a residual connection."""
 
     def __init__(
-        self, config: DecoderConfig, attention: LlamaAttention, device: torch.device, dtype: torch.dtype
+        self, input_layernorm: RMSNorm, attention: LlamaAttention, post_attention_layernorm: RMSNorm, mlp: LlamaMLP
     ) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, device, dtype)
+        self.input_layernorm = input_layernorm
         self.self_attn = attention
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, device, dtype)
-        self.mlp = LlamaMLP(config, device, dtype)
+        self.post_attention_layernorm = post_attention_layernorm
+        self.mlp = mlp
 
     def forward(
         self,
@@ -126,9 +131,11 @@ class LlamaDecoderLayer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Embedding, decoder layers, final norm, and the language model head."""
+    """Embedding, decoder layers, final norm, and the language model head. The classes are what others differ in."""
 
     attention_class: ClassVar[type[LlamaAttention]] = LlamaAttention
+    mlp_class: ClassVar[type[LlamaMLP]] = LlamaMLP
+    norm_class: ClassVar[type[RMSNorm]] = RMSNorm
 
     def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -136,15 +143,24 @@ class Llama(nn.Module):
         self.embed_tokens = nn.Parameter(
             torch.empty(config.vocab_size, config.hidden_size, device=device, dtype=dtype), requires_grad=False
         )
-        attentions = [self.attention_class(config, i, device, dtype) for i in range(config.num_hidden_layers)]
-        self.layers = nn.ModuleList(LlamaDecoderLayer(config, attention, device, dtype) for attention in attentions)
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, device, dtype)
+        norm = partial(self.norm_class, config.hidden_size, config.rms_norm_eps, device, dtype)
+        self.layers = nn.ModuleList(
+            LlamaDecoderLayer(
+                norm(), self.attention_class(config, i, device, dtype), norm(), self.mlp_class(config, device, dtype)
+            )
+            for i in range(config.num_hidden_layers)
+        )
+        self.norm = norm()
         self.lm_head = (
             self.embed_tokens
             if config.tie_word_embeddings
             else nn.Parameter(torch.empty_like(self.embed_tokens), requires_grad=False)
         )
         self.rotary = RotaryEmbedding(config.head_dim, config.rope, device, dtype)
+
+    def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """What goes into the first layer: (tokens, hidden_size)."""
+        return F.embedding(input_ids, self.embed_tokens)
 
     @on_map(
         "model forward", vllm="vllm/model_executor/models/llama.py::LlamaModel.forward", plane="data", process="worker"
@@ -157,7 +173,7 @@ class Llama(nn.Module):
         attention: AttentionBackend[Any],
         metadata: Any,
     ) -> torch.Tensor:
-        hidden = F.embedding(input_ids, self.embed_tokens)  # (tokens, hidden_size)
+        hidden = self.embed(input_ids)  # (tokens, hidden_size)
         rotation = self.rotary.at(positions)
         residual: torch.Tensor | None = None
         for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
