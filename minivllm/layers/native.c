@@ -37,16 +37,17 @@ static inline T store(float value) { return value; }
 /* Below so many numbers a second thread costs more than it saves. */
 #define WORTH_A_THREAD 16384
 
-/* exp(x) = 2^n * 2^f with n whole and |f| <= 1/2; 2^f is its Taylor series. Relative error below 3e-7. */
+/* exp(x) = 2^n * 2^f with n whole and |f| <= 1/2; 2^f is its Taylor series. Relative error below 3e-7. Outside of
+ * (-87, 88) it stays at the bound: a weight of e^-87 beside one of 1 is nothing. A NaN stays one, through y - n. */
 static inline float fast_exp(float x) {
-    float y = fminf(fmaxf(x, -87.0f), 88.0f) * 1.44269504f;
+    x = x < -87.0f ? -87.0f : x;
+    x = x > 88.0f ? 88.0f : x;
+    float y = x * 1.44269504f;
     float n = rintf(y), f = (y - n) * 0.693147181f;
     float power = 1.0f + f * (1.0f + f * (0.5f + f * (1.66666667e-1f + f * (4.16666667e-2f
                 + f * (8.33333333e-3f + f * (1.38888889e-3f + f * 1.98412698e-4f))))));
-    int32_t bits = ((int32_t)n + 127) << 23;
-    float scale;
-    memcpy(&scale, &bits, 4);
-    return x < -87.0f ? 0.0f : (x != x ? x : power * scale);
+    union { int32_t bits; float value; } scale = {((int32_t)n + 127) << 23};
+    return power * scale.value;
 }
 
 /* residual += x; out = residual / sqrt(mean(residual^2) + eps) * weight. x, out: (rows, size); without a residual, x alone
@@ -110,60 +111,82 @@ void NAME(write_cache)(T *keys, T *values, const T *key, const T *value, const i
     }
 }
 
-/* One query token per request over its pages. query, out: (requests, kv_heads * group, dim), the requests of query
- * query_stride apart; keys, values: (slots, kv_heads, dim); table: (requests, width) block ids.
- *
- * A thread takes one KV head of one request. Each key is read once for the whole group of query heads that share it:
- *     scores[h][t] = scale * query[h] . key[t]       then softmax over t       then out[h] = sum of scores[h][t] * value[t]
- * Only the tokens from first[r] to lengths[r] are read: nothing is gathered, nothing padded.
- */
+/* One query token of one request over its pages, for `kv_count` KV heads and the `group` of query heads of each.
+ *     scores[h][t] = q[h] . key[t]       then softmax over t       then sums[h] = sum of scores[h][t] * value[t]
+ * Each key and value is read once for its whole group, and only tokens from start to end are read: no gathering, no
+ * padding. q, sums: (kv_count * group, dim); keys, values: (slots, kv_heads, dim) from the first KV head on, tokens step
+ * apart. Inlined, so that dim is a constant. */
+static inline __attribute__((always_inline)) void attend(float *restrict sums, const float *restrict q, const T *keys,
+                                                         const T *values, float *restrict scores, const int32_t *blocks,
+                                                         int64_t start, int64_t end, int64_t block_size, int64_t step,
+                                                         int64_t kv_count, int64_t group, const int64_t dim) {
+    int64_t count = end - start, heads = kv_count * group;
+    for (int64_t t = 0; t < count; t++) {
+        int64_t slot = (int64_t)blocks[(start + t) / block_size] * block_size + (start + t) % block_size;
+        for (int64_t kv_head = 0, h = 0; kv_head < kv_count; kv_head++) {
+            const T *key = keys + slot * step + kv_head * dim;
+            for (int64_t end_of_group = h + group; h < end_of_group; h++) {
+                float dot = 0.0f;
+                for (int64_t i = 0; i < dim; i++)
+                    dot += q[h * dim + i] * load(key[i]);
+                scores[h * count + t] = dot;
+            }
+        }
+    }
+    for (int64_t h = 0; h < heads; h++) {
+        float *row = scores + h * count, highest = row[0], total = 0.0f;
+        for (int64_t t = 1; t < count; t++)
+            highest = row[t] > highest ? row[t] : highest;
+        for (int64_t t = 0; t < count; t++) {
+            row[t] = fast_exp(row[t] - highest);
+            total += row[t];
+        }
+        for (int64_t t = 0; t < count; t++)
+            row[t] /= total;
+    }
+    for (int64_t t = 0; t < count; t++) {
+        int64_t slot = (int64_t)blocks[(start + t) / block_size] * block_size + (start + t) % block_size;
+        for (int64_t kv_head = 0, h = 0; kv_head < kv_count; kv_head++) {
+            const T *value = values + slot * step + kv_head * dim;
+            for (int64_t end_of_group = h + group; h < end_of_group; h++) {
+                float weight = scores[h * count + t];
+                for (int64_t i = 0; i < dim; i++)
+                    sums[h * dim + i] += weight * load(value[i]);
+            }
+        }
+    }
+}
+
+/* Attention of one query token per request. query, out: (requests, kv_heads * group, dim), the requests of query
+ * query_stride apart; keys, values: (slots, kv_heads, dim); table: (requests, width) block ids. Request r sees its tokens
+ * from first[r] to lengths[r]. A thread takes a whole request, so that it reads memory in one piece; or, where there are
+ * few requests, one KV head of one. */
 void NAME(paged_decode)(T *out, const T *query, const T *keys, const T *values, const int32_t *table, const int32_t *first,
                         const int32_t *lengths, int64_t requests, int64_t kv_heads, int64_t group, int64_t dim,
                         int64_t width, int64_t block_size, int64_t query_stride, int64_t longest, float scale,
                         int threads) {
-#pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads) if (requests > 1 || longest > 512)
-    for (int64_t request = 0; request < requests; request++)
-        for (int64_t kv_head = 0; kv_head < kv_heads; kv_head++) {
-            const int32_t *blocks = table + request * width;
-            int64_t start = first[request], end = lengths[request], count = end - start;
-            float q[group * dim], sums[group * dim];
-            float *scores = malloc(group * count * sizeof(float)); /* a long context would not fit on a thread's stack */
-            for (int64_t i = 0; i < group * dim; i++) {
-                q[i] = load(query[request * query_stride + kv_head * group * dim + i]) * scale;
-                sums[i] = 0.0f;
-            }
-            for (int64_t t = 0; t < count; t++) {
-                int64_t slot = (int64_t)blocks[(start + t) / block_size] * block_size + (start + t) % block_size;
-                const T *key = keys + (slot * kv_heads + kv_head) * dim;
-                for (int64_t h = 0; h < group; h++) {
-                    float dot = 0.0f;
-                    for (int64_t i = 0; i < dim; i++)
-                        dot += q[h * dim + i] * load(key[i]);
-                    scores[h * count + t] = dot;
-                }
-            }
-            for (int64_t h = 0; h < group; h++) {
-                float *row = scores + h * count, highest = row[0], total = 0.0f;
-                for (int64_t t = 1; t < count; t++)
-                    highest = row[t] > highest ? row[t] : highest;
-                for (int64_t t = 0; t < count; t++) {
-                    row[t] = fast_exp(row[t] - highest);
-                    total += row[t];
-                }
-                for (int64_t t = 0; t < count; t++)
-                    row[t] /= total;
-            }
-            for (int64_t t = 0; t < count; t++) {
-                int64_t slot = (int64_t)blocks[(start + t) / block_size] * block_size + (start + t) % block_size;
-                const T *value = values + (slot * kv_heads + kv_head) * dim;
-                for (int64_t h = 0; h < group; h++) {
-                    float weight = scores[h * count + t];
-                    for (int64_t i = 0; i < dim; i++)
-                        sums[h * dim + i] += weight * load(value[i]);
-                }
-            }
-            for (int64_t i = 0; i < group * dim; i++)
-                out[(request * kv_heads + kv_head) * group * dim + i] = store(sums[i]);
-            free(scores);
+    int64_t kv_count = requests < 2 * threads ? 1 : kv_heads, parts = kv_heads / kv_count, heads = kv_count * group;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (requests > 1 || longest > 512)
+    for (int64_t piece = 0; piece < requests * parts; piece++) {
+        int64_t request = piece / parts, kv_head = piece % parts;
+        const int32_t *blocks = table + request * width;
+        const T *in = query + request * query_stride + kv_head * heads * dim;
+        const T *k = keys + kv_head * dim, *v = values + kv_head * dim;
+        int64_t start = first[request], end = lengths[request], step = kv_heads * dim;
+        float q[heads * dim], sums[heads * dim];
+        float *scores = malloc(heads * (end - start) * sizeof(float)); /* too many for the stack of a thread */
+        for (int64_t i = 0; i < heads * dim; i++) {
+            q[i] = load(in[i]) * scale;
+            sums[i] = 0.0f;
         }
+        if (dim == 64)
+            attend(sums, q, k, v, scores, blocks, start, end, block_size, step, kv_count, group, 64);
+        else if (dim == 128)
+            attend(sums, q, k, v, scores, blocks, start, end, block_size, step, kv_count, group, 128);
+        else
+            attend(sums, q, k, v, scores, blocks, start, end, block_size, step, kv_count, group, dim);
+        for (int64_t i = 0; i < heads * dim; i++)
+            out[(request * kv_heads + kv_head) * group * dim + i] = store(sums[i]);
+        free(scores);
+    }
 }

@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 from minivllm.sample.metadata import SamplingMetadata
 from minivllm.sourcemap.registry import on_map
 
-# Tokens that top_k and top_p try before they sort the whole vocabulary.
-_CANDIDATES = 512
-
 
 def filtered(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
     """Logits after temperature, with -inf for the tokens that min_p, top_k and top_p leave out: (rows, vocab_size)."""
@@ -47,36 +44,37 @@ def apply_min_p(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
     process="worker",
 )
 def apply_top_k_top_p(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
-    """Filter the rows that ask for it. Sorting a whole vocabulary costs more than a decode step of a small model, so
-    the most likely tokens are tried first, and are enough unless the last of them is still kept."""
+    """Filter the rows that ask for it. Kept are the tokens from some logit on: those that tie with the last one, too."""
     rows = np.flatnonzero((metadata.top_k > 0) | (metadata.top_p < 1))
     chosen, how = torch.from_numpy(rows).to(logits.device), metadata.take(rows)
-    kept, complete = _top_candidates(logits[chosen], how, min(_CANDIDATES, logits.shape[-1]))
-    if not complete:
-        kept, _ = _top_candidates(logits[chosen], how, logits.shape[-1])
-    return logits.index_copy(0, chosen, kept)
+    narrowed = logits[chosen]
+    narrowed.masked_fill_(narrowed < _lowest_kept(narrowed, how), float("-inf"))
+    return narrowed if len(rows) == len(logits) else logits.index_copy(0, chosen, narrowed)
 
 
-def _top_candidates(logits: torch.Tensor, metadata: SamplingMetadata, width: int) -> tuple[torch.Tensor, bool]:
-    """Apply top_k, then top_p to what it left, among the `width` most likely tokens; and say whether that was all."""
-    ordered, tokens = logits.topk(width, dim=-1)  # (rows, width), most likely first
-    top_k = np.where(metadata.top_k > 0, metadata.top_k, logits.shape[-1])
-    few = torch.from_numpy(top_k <= width).to(logits.device)
-    # The k-th token's logit is the bound, so that those which tie with it stay, too; where k is beyond the width, all.
-    last = torch.from_numpy(np.minimum(top_k, width) - 1).to(logits.device, torch.int64)
-    in_top_k = ordered >= ordered.gather(1, last.unsqueeze(1))
-    ordered = ordered.masked_fill(~in_top_k, float("-inf"))
-    # top_p is a share of what top_k left: the candidates themselves, or everything.
-    total = torch.where(few, ordered.logsumexp(dim=-1), logits.logsumexp(dim=-1)).unsqueeze(1)
-    probability = (ordered - total).exp()
+def _lowest_kept(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
+    """The least logit that top_k, and then top_p of what it left, keep: (rows, 1)."""
+    ordered = _descending(logits)  # (rows, vocab_size)
+    vocab_size = logits.shape[-1]
+    last = np.where(metadata.top_k > 0, np.minimum(metadata.top_k, vocab_size), vocab_size) - 1
+    bound = ordered.gather(1, torch.from_numpy(last).to(logits.device, torch.int64).unsqueeze(1))
+    if not (metadata.top_p < 1).any():
+        return bound
+    ordered = ordered.masked_fill(ordered < bound, float("-inf"))
+    probability = ordered.softmax(dim=-1)
     before = probability.cumsum(dim=-1) - probability
     # A token stays while those before it have not reached top_p: at least one always does. Rounding can lift the sum
     # to 1 before the last token, which must not drop anything where top_p is off.
     top_p = np.where(metadata.top_p < 1, metadata.top_p, np.float32(np.inf))
-    stays = in_top_k & (before < _column(top_p, logits))
-    ordered = ordered.masked_fill(~stays, float("-inf"))
-    complete = width == logits.shape[-1] or not bool((ordered[:, -1] > float("-inf")).any())
-    return torch.full_like(logits, float("-inf")).scatter_(1, tokens, ordered), complete
+    dropped = before >= _column(top_p, logits)
+    return torch.maximum(bound, ordered.masked_fill_(dropped, float("inf")).amin(dim=-1, keepdim=True))
+
+
+def _descending(logits: torch.Tensor) -> torch.Tensor:
+    """Each row sorted, highest first. On a CPU by NumPy: 25 times as fast as PyTorch, which also sorts the indices."""
+    if logits.is_cpu:
+        return torch.from_numpy(np.sort(logits.numpy(), axis=-1)).flip(-1)
+    return logits.sort(dim=-1, descending=True).values
 
 
 def _column(values: NDArray[np.float32], like: torch.Tensor) -> torch.Tensor:
