@@ -44,7 +44,7 @@ def apply_min_p(logits: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
     process="worker",
 )
 def apply_top_k_top_p(logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
-    """Filter the rows that ask for it. Kept are the tokens from some logit on: those that tie with the last one, too."""
+    """Filter the rows that ask for it. Kept are the tokens from some logit on, with all that tie with the last one."""
     rows = np.flatnonzero((metadata.top_k > 0) | (metadata.top_p < 1))
     chosen, how = torch.from_numpy(rows).to(logits.device), metadata.take(rows)
     narrowed = logits[chosen]
