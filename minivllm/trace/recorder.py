@@ -13,6 +13,7 @@ from minivllm.trace.probes import (
     BlockProbes,
     CallProbes,
     FrontendProbes,
+    KernelProbes,
     LogitsProbes,
     MessageProbes,
     PlanProbes,
@@ -60,6 +61,8 @@ class Recorder:
             self._groups.append(FrontendProbes(log, tokenizer))
         if not log.logical:
             self._groups += [SpanProbes(log, roles, device), MessageProbes(log, roles, device)]
+            if log.header.level == "kernel" and "worker" in roles:
+                self._groups.append(KernelProbes(log))
             if not {"frontend", "engine_core"} <= roles:
                 self._groups.append(SocketProbes(log, "frontend" if "frontend" in roles else "engine_core"))
 

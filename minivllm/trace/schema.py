@@ -257,6 +257,16 @@ class Span(Facts):
     device_ns: int | None = None
 
 
+class Kernels(Facts):
+    """What PyTorch's profiler saw of one forward pass: kernel or operation, calls, its own CPU time and device time.
+
+    Only some steps are profiled, for the profiler itself takes time: a profiled step is slower than others.
+    """
+
+    of: str
+    kernels: list[tuple[str, int, int, int]]
+
+
 class CallFacts(Facts):
     """A call of a function on the map, in which other one (`parent`), and what it raised, if it did."""
 
@@ -341,6 +351,7 @@ KINDS: dict[str, Any] = {
     "output.text": OutputText,
     "keyframe": Keyframe,
     "span": Span,
+    "kernels": Kernels,
     "call": CallFacts,
     "message": Message,
     "process.started": ProcessStarted,
@@ -348,7 +359,7 @@ KINDS: dict[str, Any] = {
     "probe.failed": ProbeFailed,
 }
 # Only in a log with clocks.
-CLOCKED_KINDS = frozenset({"span", "call", "message", "process.started", "process.ended"})
+CLOCKED_KINDS = frozenset({"span", "kernels", "call", "message", "process.started", "process.ended"})
 
 
 def check_event(event: Event) -> None:

@@ -38,7 +38,7 @@ def test_so_is_a_log_with_clocks_and_everything_in_it(mp: bool) -> None:
         check_event(event)
         assert event.wall_ns is not None
         kinds.add(event.kind)
-    assert kinds >= CLOCKED_KINDS | {"logits", "output.text", "rows"}
+    assert kinds >= CLOCKED_KINDS - {"kernels"} | {"logits", "output.text", "rows"}
     assert "message.half" not in kinds
 
 
@@ -80,3 +80,14 @@ def test_the_page_and_the_published_schema_are_up_to_date() -> None:
     module = generator()
     assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run: python docs/generate_log.py"
     assert module.SCHEMA_FILE.read_text(encoding="utf-8") == module.schema_text(), "run: python docs/generate_log.py"
+
+
+def test_the_kernels_of_some_forward_passes_are_told() -> None:
+    run = run_scenario(get_scenario("hello"), {}, level="kernel")
+    assert run.violations == []
+    [event] = [event for event in run.log.events if event.kind == "kernels"]
+    check_event(event)
+    names = {name for name, _, _, _ in event.data["kernels"]}
+    assert any("aten::" in name for name in names)
+    assert all(calls > 0 and cpu_ns >= 0 for _, calls, cpu_ns, _ in event.data["kernels"])
+    assert any(event.kind == "call" for event in run.log.events)

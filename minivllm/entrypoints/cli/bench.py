@@ -21,6 +21,8 @@ def register(app: typer.Typer) -> None:
     epilog = examples("minivllm bench scheduler", "minivllm bench scheduler --vllm-python ~/vllm/bin/python --json")
     group = typer.Typer(help="Measure this engine.", epilog=epilog, no_args_is_help=True)
     group.command("scheduler", epilog=epilog)(user_errors(scheduler))
+    trace_epilog = examples("minivllm bench trace-overhead --simulate-only", "minivllm bench trace-overhead --json")
+    group.command("trace-overhead", epilog=trace_epilog)(user_errors(trace_overhead))
     app.add_typer(group, name="bench")
 
 
@@ -43,12 +45,7 @@ def scheduler(
     if vllm_python is not None:
         note("running vLLM's scheduler on the same workloads")
         peers = run_vllm_cases(vllm_python, CASES, repeats)
-    machine = {
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "minivllm": __version__,
-    }
+    machine = _machine()
     if as_json:
         document = {"bench": "scheduler", "engine": "minivllm", "machine": machine, "workload": "see results"}
         print_json("bench", {**document, "results": results, "context": context_results, "vllm": peers, "floor": None})
@@ -58,6 +55,51 @@ def scheduler(
     console.print("\nThe same requests behind longer contexts (a decode step must not cost more):")
     console.print(_context_table(context_results))
     note(", ".join(f"{key} {value}" for key, value in machine.items()))
+
+
+def trace_overhead(
+    model: Annotated[str, typer.Option(help="Whose decode steps are traced.")] = "stories-5m",
+    simulate_only: Annotated[
+        bool, typer.Option("--simulate-only", help="Only the simulator: no model, no torch.")
+    ] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind; the best one counts.")] = 3,
+    as_json: JsonOption = False,
+) -> None:
+    """Time what a trace costs: `simulate` beside the scheduler alone, and a model's decode step with and without."""
+    from minivllm.bench.trace_overhead import SIMULATED, measure_decode, measure_simulate
+
+    simulated = [measure_simulate(count, repeats=repeats) for count in SIMULATED]
+    decode = [] if simulate_only else measure_decode(model, repeats=repeats)
+    machine = _machine()
+    if as_json:
+        document = {"bench": "trace-overhead", "engine": "minivllm", "machine": machine, "workload": "see results"}
+        print_json("bench", {**document, "results": {"simulate": simulated, "decode": decode}, "floor": None})
+        return
+    console = stdout_console(None)
+    console.print("simulate: 128 prompt tokens, 256 output tokens each; CPU time a step")
+    console.print(_rows_table(simulated, ("requests", "without_us", "with_us", "ratio", "log_bytes_per_step")))
+    if decode:
+        console.print(f"\na decode step of one request, {model}, on one core")
+        console.print(_rows_table(decode, ("level", "decode_step_ms", "overhead", "log_bytes_per_step")))
+    note(", ".join(f"{key} {value}" for key, value in machine.items()))
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "minivllm": __version__,
+    }
+
+
+def _rows_table(results: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name.replace("_", " "), justify="right")
+    for result in results:
+        table.add_row(*(str(result[name]) for name in columns))
+    return table
 
 
 def _table(results: list[dict[str, Any]], peers: list[dict[str, Any]]) -> Table:

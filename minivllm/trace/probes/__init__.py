@@ -5,6 +5,7 @@ from __future__ import annotations
 from minivllm.trace.probes.blocks import BlockProbes
 from minivllm.trace.probes.calls import CallProbes
 from minivllm.trace.probes.frontend import FrontendProbes
+from minivllm.trace.probes.kernels import KernelProbes
 from minivllm.trace.probes.logits import LogitsProbes
 from minivllm.trace.probes.messages import MessageProbes, SocketProbes
 from minivllm.trace.probes.plan import PlanProbes, queue_state
@@ -15,6 +16,7 @@ __all__ = [
     "BlockProbes",
     "CallProbes",
     "FrontendProbes",
+    "KernelProbes",
     "LogitsProbes",
     "MessageProbes",
     "PlanProbes",
