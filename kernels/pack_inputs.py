@@ -1,10 +1,11 @@
 """Owns the inputs of a step, made on the device: what `worker/prepared_batch.py` makes on the host.
 
-A *slot* holds one request for as long as it runs: its tokens, its computed count, its row of block ids. A step's batch
-is a list of slots with a number of tokens each. From these follow, for request r of the batch and its i-th token,
+A *slot* holds one request for as long as it runs: its tokens and its row of block ids. A step's batch is a list of
+slots, each with the number of tokens computed before and scheduled now. From these follow, for request r of the batch
+and its i-th token,
 
-    query_start_loc[r] = sum of scheduled[0 ... r-1]          seq_lens[r] = computed[slot(r)] + scheduled[r]
-    position   = computed[slot(r)] + i                        input_id = token_ids[slot(r), position]
+    query_start_loc[r] = sum of scheduled[0 ... r-1]          seq_lens[r] = computed[r] + scheduled[r]
+    position = computed[r] + i                                input_id = token_ids[slot(r), position]
     slot_mapping = block_ids[slot(r), position // block_size] * block_size + position % block_size
 
 The sampler writes each new token into `token_ids` on the device (see `sample_finish_kernel`), so the next step finds it
@@ -29,8 +30,15 @@ class RequestTable(NamedTuple):
     """What the device knows of every slot."""
 
     token_ids: torch.Tensor  # (slots, max_model_len) int32
-    num_computed: torch.Tensor  # (slots,) int32
     block_ids: torch.Tensor  # (slots, max blocks) int32
+
+
+class BatchRows(NamedTuple):
+    """A step's batch as the host stages it. All (max requests,) int32."""
+
+    slot: torch.Tensor  # any valid slot past the batch's end
+    computed: torch.Tensor  # tokens whose keys and values are in the cache
+    scheduled: torch.Tensor  # tokens of this step; 0 past the batch's end
 
 
 class PackedInputs(NamedTuple):
@@ -44,12 +52,10 @@ class PackedInputs(NamedTuple):
     slot_mapping: torch.Tensor  # (max tokens,) int64
 
 
-def pack_inputs_reference(
-    table: RequestTable, slots: torch.Tensor, scheduled: torch.Tensor, block_size: int, out: PackedInputs
-) -> None:
+def pack_inputs_reference(table: RequestTable, rows: BatchRows, block_size: int, out: PackedInputs) -> None:
     """What the kernels do, in plain PyTorch. Arguments as in `pack_inputs`."""
+    slots, computed, scheduled = rows
     total = int(scheduled.sum())
-    computed = table.num_computed[slots.long()]  # (requests,)
     out.query_start_loc[0] = 0
     out.query_start_loc[1:] = scheduled.cumsum(0)
     out.seq_lens.copy_(torch.where(scheduled > 0, computed + scheduled, 0))
@@ -70,9 +76,8 @@ def pack_inputs_reference(
 def pack_requests_kernel(
     query_start_loc_ptr,
     seq_lens_ptr,
-    slots_ptr,
+    computed_ptr,
     scheduled_ptr,
-    num_computed_ptr,
     num_requests,
     requests_padded: tl.constexpr,
 ):
@@ -85,8 +90,7 @@ def pack_requests_kernel(
     request = tl.arange(0, requests_padded)
     is_real = request < num_requests
     scheduled = tl.load(scheduled_ptr + request, mask=is_real, other=0)
-    slot = tl.load(slots_ptr + request, mask=is_real, other=0)
-    computed = tl.load(num_computed_ptr + slot, mask=is_real & (scheduled > 0), other=0)
+    computed = tl.load(computed_ptr + request, mask=is_real & (scheduled > 0), other=0)
     tl.store(query_start_loc_ptr + 1 + request, tl.cumsum(scheduled, 0), mask=is_real)
     tl.store(query_start_loc_ptr + request, 0, mask=request == 0)
     tl.store(seq_lens_ptr + request, computed + scheduled, mask=is_real)
@@ -99,7 +103,7 @@ def pack_tokens_kernel(
     slot_mapping_ptr,
     query_start_loc_ptr,
     slots_ptr,
-    num_computed_ptr,
+    computed_ptr,
     token_ids_ptr,
     block_ids_ptr,
     token_ids_stride,
@@ -127,7 +131,7 @@ def pack_tokens_kernel(
         lower = tl.where(is_before, middle, lower)
         upper = tl.where(is_before, upper, middle)
     slot = tl.load(slots_ptr + lower, mask=is_real, other=0).to(tl.int64)
-    computed = tl.load(num_computed_ptr + slot, mask=is_real, other=0)
+    computed = tl.load(computed_ptr + lower, mask=is_real, other=0)
     position = computed + token - tl.load(query_start_loc_ptr + lower, mask=is_real, other=0)
     position = tl.where(is_real, position, 0)
     input_id = tl.load(token_ids_ptr + slot * token_ids_stride + position, mask=is_real, other=0)
@@ -161,26 +165,22 @@ def gather_block_table_kernel(
         tl.store(block_table_ptr + request * table_stride + block, block_id, mask=is_real)
 
 
-def pack_inputs(
-    table: RequestTable, slots: torch.Tensor, scheduled: torch.Tensor, block_size: int, out: PackedInputs
-) -> None:
+def pack_inputs(table: RequestTable, rows: BatchRows, block_size: int, out: PackedInputs) -> None:
     """Fill a step's buffers, padding included.
 
     Args:
         table: What the device knows of every slot.
-        slots: (max requests,) int32, the batch's slots in order; any valid slot past its end.
-        scheduled: (max requests,) int32, tokens of each; 0 past the batch's end.
+        rows: The batch.
         block_size: Tokens per block.
         out: Written.
     """
-    num_requests, num_tokens = len(slots), len(out.input_ids)
+    num_requests, num_tokens = len(rows.slot), len(out.input_ids)
     requests_padded = next_power_of_2(num_requests)
     pack_requests_kernel[(1,)](
         out.query_start_loc,
         out.seq_lens,
-        slots,
-        scheduled,
-        table.num_computed,
+        rows.computed,
+        rows.scheduled,
         num_requests,
         requests_padded=requests_padded,
         num_warps=4,
@@ -190,8 +190,8 @@ def pack_inputs(
         out.positions,
         out.slot_mapping,
         out.query_start_loc,
-        slots,
-        table.num_computed,
+        rows.slot,
+        rows.computed,
         table.token_ids,
         table.block_ids,
         table.token_ids.stride(0),
@@ -205,7 +205,7 @@ def pack_inputs(
     )
     gather_block_table_kernel[(num_requests,)](
         out.block_table,
-        slots,
+        rows.slot,
         out.seq_lens,
         table.block_ids,
         out.block_table.stride(0),

@@ -6,7 +6,7 @@ import itertools
 
 import torch
 
-from minivllm.kernels.pack_inputs import PackedInputs, RequestTable, pack_inputs, pack_inputs_reference
+from minivllm.kernels.pack_inputs import BatchRows, PackedInputs, RequestTable, pack_inputs, pack_inputs_reference
 from tests.kernels.grids.setup import PAGE_SIZES, Setup
 
 SLOTS, LONGEST = 12, 300
@@ -24,14 +24,13 @@ def run(setup: Setup) -> int:
 def compare(setup: Setup, block_size: int, batch: list[int], padding: int) -> None:
     max_requests = max(1, len(batch) + padding % 4)
     max_blocks = -(-LONGEST // block_size)
-    computed = torch.randint(0, LONGEST - 130, (SLOTS,), dtype=torch.int32)
     table = RequestTable(
         token_ids=torch.randint(0, 50_000, (SLOTS, LONGEST), dtype=torch.int32),
-        num_computed=computed,
         block_ids=torch.randperm(SLOTS * max_blocks).int().view(SLOTS, max_blocks),
     )
     slots = torch.zeros(max_requests, dtype=torch.int32)
     slots[: len(batch)] = torch.randperm(SLOTS)[: len(batch)].int()
+    computed = torch.randint(0, LONGEST - 130, (max_requests,), dtype=torch.int32)
     scheduled = torch.zeros(max_requests, dtype=torch.int32)
     scheduled[: len(batch)] = torch.tensor(batch, dtype=torch.int32)
     num_tokens = max(1, sum(batch) + padding)
@@ -50,9 +49,10 @@ def compare(setup: Setup, block_size: int, batch: list[int], padding: int) -> No
         )
 
     expected, got = buffers("cpu"), buffers(setup.device)
-    pack_inputs_reference(table, slots, scheduled, block_size, expected)
+    rows = BatchRows(slots, computed, scheduled)
+    pack_inputs_reference(table, rows, block_size, expected)
     on_device = RequestTable(*(tensor.to(setup.device) for tensor in table))
-    pack_inputs(on_device, slots.to(setup.device), scheduled.to(setup.device), block_size, got)
+    pack_inputs(on_device, BatchRows(*(column.to(setup.device) for column in rows)), block_size, got)
     what = f"{block_size=} {batch=} {padding=}"
     for name in ("query_start_loc", "seq_lens", "input_ids", "positions", "slot_mapping"):
         assert torch.equal(getattr(got, name).cpu(), getattr(expected, name)), f"{what}: {name} differs"
