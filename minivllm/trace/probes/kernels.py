@@ -63,7 +63,7 @@ def _start() -> Any:
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
     profiler = profile(activities=activities)
-    profiler.start()  # type: ignore[no-untyped-call]
+    profiler.start()
     return profiler
 
 
