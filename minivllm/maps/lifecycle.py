@@ -36,7 +36,7 @@ def transitions(events: Iterable[Event], request: str | None = None) -> list[dic
         for request_id, new, by in _changes(event, status):
             old = status.get(request_id, START)
             status[request_id] = new
-            if old != new and request in (None, request_id):
+            if request in (None, request_id):
                 counted.setdefault((old, new, by), []).append(request_id)
     return [
         {"from": old, "to": new, "by": by, "count": len(ids), "requests": list(dict.fromkeys(ids))}

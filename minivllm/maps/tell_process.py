@@ -100,7 +100,10 @@ def _limits(process: dict[str, Any], header: Header) -> Iterator[str]:
     if "worker" not in names:
         yield "This run was simulated: nobody computed anything, so there is no worker and no device."
     if process["clock"] == "logical":
-        yield "This log keeps no clocks, so the order is true, and times and bytes are not in it."
+        text = "This log keeps no clocks, so the order is true, and times and bytes are not in it."
+        if header.scenario and "worker" in names:
+            text += f" For both: minivllm map process -s {header.scenario} --fresh"
+        yield text
     elif not process["recorded"]:
         yield "This log holds no messages: those drawn follow from its other events, without bytes and times."
     elif header.device == "cpu" and "device" in names:

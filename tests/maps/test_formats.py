@@ -28,7 +28,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def chinese(console: Console) -> None:
     console.print(Text(CHINESE, style="bold cyan"))
     console.print(Text("▒▒██▋ 12 of 20 tokens é e\u0301 <&>", style="dim"))
-    console.print(Text("反白", style="reverse"))
+    console.print(Text.assemble(("反白", "reverse"), (" and", "bold"), (" 更多", "green")))
 
 
 def process(console: Console) -> None:
@@ -80,7 +80,7 @@ def test_an_svg_has_every_character_in_its_cell(name: str, width: int) -> None:
 def test_every_wide_character_is_placed_by_itself_over_two_cells() -> None:
     root = ET.fromstring(to_svg(drawn(chinese, 80), "a title", 80))
     texts = {t.text: t for t in root.iter(f"{SVG}text")}
-    for character in "从前有一座山里庙。反白":
+    for character in "从前有一座山里庙。反白更多":
         assert float(texts[character].attrib["textLength"]) == pytest.approx(2 * CELL)
     assert not any(len(t or "") > 1 and any(cell_len(c) == 2 for c in t or "") for t in texts)
 
@@ -157,13 +157,14 @@ def test_an_html_page_shows_the_same_lines(name: str) -> None:
 
 
 def test_a_wide_character_gets_two_cells_in_html() -> None:
-    assert _Text(to_html(drawn(chinese, 100), "t")).wide == "".join(c for c in CHINESE if cell_len(c) == 2) + "反白"
+    assert _Text(to_html(drawn(chinese, 100), "t")).wide == "".join(c for c in CHINESE if cell_len(c) == 2) + "反白更多"
 
 
 def test_colours_and_looks_survive() -> None:
     line, *_, reversed_line = drawn(chinese, 100)
     assert (line[0].colour, line[0].bold, line[0].column) == ("cyan", True, 0)
-    assert reversed_line[0].reverse
+    assert [run.column for run in reversed_line] == [0, 4, 8]
+    assert [run.reverse for run in reversed_line] == [True, False, False]
     assert len(set(COLOUR_NAMES)) == 16
 
 

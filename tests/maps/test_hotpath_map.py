@@ -77,6 +77,17 @@ def test_the_device_time_stands_at_the_call_that_started_it() -> None:
     assert point["src"] == "minivllm.worker.gpu_model_runner:GPUModelRunner.to_host"
 
 
+def test_the_call_that_waits_is_the_sync_itself() -> None:
+    builder = calls_log()
+    src = "minivllm.worker.gpu_model_runner:GPUModelRunner.to_host"
+    builder.call(7, 5, "worker", src, 99, 42, "data")
+    [step] = hot_map(builder.log())["tree"]
+    nodes = {node["name"]: node for node in step["children"][1]["children"]}
+    assert nodes["GPUModelRunner.to_host"]["is_sync"]
+    assert nodes["GPUModelRunner.to_host"]["children"] == []
+    assert not nodes["GPUModelRunner.model_forward"]["is_sync"]
+
+
 def test_planes_share_all_the_work() -> None:
     planes = hot_map(calls_log().log())["planes"]
     assert planes["data"]["cpu_ns"] == 100 * US, "execute_model with all that it called"
@@ -133,6 +144,14 @@ def test_latencies_are_those_that_a_caller_felt() -> None:
     assert felt["itl_ms"] == pytest.approx((tokens[1] - tokens[0]) / 1e3)
     assert felt["p99"]["itl_ms"] == pytest.approx((tokens[2] - tokens[1]) / 1e3)
     assert [row["request"] for row in latency(gpu_log(3).log(), "R1")["requests"]] == ["R1"]
+
+
+def test_an_output_without_tokens_is_no_gap() -> None:
+    """A held-back text comes without tokens."""
+    builder = gpu_log(2)
+    before = latency(builder.log())["requests"][0]["itls_ms"]
+    builder.text("R0", 0, 20_000)
+    assert latency(builder.log())["requests"][0]["itls_ms"] == before
 
 
 def test_a_request_without_tokens_has_no_latency() -> None:

@@ -137,6 +137,21 @@ def test_an_answer_to_an_earlier_plan_is_told() -> None:
     assert not any("answer was" in sentence for sentence in told(logical_log(), 0))
 
 
+def test_without_clocks_nobody_waits_if_nobody_else_did_anything() -> None:
+    builder = LogBuilder("logical", "cpu")
+    builder.step = 0
+    builder.arrive("R0")
+    builder.update({"R0": [5]})
+    assert waits(builder.log(), 0) == {}
+
+
+def test_a_log_without_clocks_says_how_to_get_times() -> None:
+    log = logical_log()
+    assert not any("--fresh" in sentence for sentence in told(log, 0)), "prompts are not a scenario"
+    log.header.scenario = "hello"
+    assert any("minivllm map process -s hello --fresh" in sentence for sentence in told(log, 0))
+
+
 def test_only_a_device_of_its_own_has_a_third_boundary() -> None:
     def crossings(device: str) -> list[str]:
         return [m["type"] for m in process_map(logical_log(device))["messages"] if m["boundary"] == 3]

@@ -119,7 +119,9 @@ def steps_of(log: Log, request: str) -> set[int]:
         named = event.request == request
         if event.kind == "schedule":
             named = any(i == request for i, _ in event.data["scheduled"]) or any(
-                decision["request"] == request for decision in event.data["not_scheduled"]
+                decision["request"] == request
+                for decision in (*event.data["not_scheduled"], event.data["stop"])
+                if decision is not None
             )
         elif event.kind == "requests.aborted":
             named = request in event.data["ended"]
