@@ -96,7 +96,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     except Exception as error:  # the library raises bare Exception
         raise ModelError(f"{file}: not a tokenizer ({error})") from None
     named = _read_if_there(file.parent / "tokenizer_config.json")
-    special_tokens = {key: text for key in _SPECIAL if (text := _text(named.get(key)))}
+    where = file.parent / "tokenizer_config.json"
+    special_tokens = {key: text for key in _SPECIAL if (text := _text(named.get(key), key, where))}
     return Tokenizer(
         backend,
         _eos_token_id(file.parent, backend, special_tokens),
@@ -109,9 +110,12 @@ def _read_if_there(file: Path) -> dict[str, Any]:
     return read_json(file) if file.exists() else {}
 
 
-def _text(token: Any) -> str | None:
+def _text(token: Any, key: str, file: Path) -> str | None:
     """A special token is written as a string, or as an object with its content."""
-    return token.get("content") if isinstance(token, dict) else token
+    text = token.get("content") if isinstance(token, dict) else token
+    if text is not None and not isinstance(text, str):
+        raise ModelError(f"{file}: {key} must be a text, got {text!r:.60}")
+    return text
 
 
 def _eos_token_id(folder: Path, backend: tokenizers.Tokenizer, special_tokens: dict[str, str]) -> int | None:
@@ -119,16 +123,25 @@ def _eos_token_id(folder: Path, backend: tokenizers.Tokenizer, special_tokens: d
         return backend.token_to_id(special_tokens["eos_token"])
     for name in ("generation_config.json", "config.json"):
         eos = _read_if_there(folder / name).get("eos_token_id")
-        if eos is not None:
-            return int(eos[0] if isinstance(eos, list) else eos)
+        ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+            raise ModelError(f"{folder / name}: eos_token_id must be a token id or a list of them, got {eos!r:.60}")
+        if ids:
+            return int(ids[0])
     return None
 
 
 def _chat_template(folder: Path, named: dict[str, Any]) -> str | None:
     file = folder / "chat_template.jinja"
     if file.exists():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise ModelError(f"{file}: not a text in UTF-8") from None
     template = named.get("chat_template")
     if isinstance(template, list):  # several named templates
-        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
+        named_ones = [entry for entry in template if isinstance(entry, dict)]
+        template = next((entry.get("template") for entry in named_ones if entry.get("name") == "default"), None)
+    if template is not None and not isinstance(template, str):
+        raise ModelError(f"{folder / 'tokenizer_config.json'}: chat_template must be a text, got {template!r:.60}")
     return template

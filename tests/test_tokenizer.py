@@ -74,3 +74,34 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelError, match="not a tokenizer"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", b'{"eos_token_id": "x"}', "eos_token_id must be a token id or a list of them, got 'x'"),
+        ("generation_config.json", b'{"eos_token_id": [1.5]}', "eos_token_id must be a token id or a list of them"),
+        ("config.json", b'{"eos_token_id": -1}', "eos_token_id must be a token id or a list of them, got -1"),
+        ("tokenizer_config.json", b'{"eos_token": 5}', "eos_token must be a text, got 5"),
+        ("tokenizer_config.json", b'{"chat_template": {}}', "chat_template must be a text, got {}"),
+        ("tokenizer_config.json", b'{"chat_template": [3, {"name": "default", "template": 7}]}', "text, got 7"),
+        ("chat_template.jinja", b"\xff\xfe{{ 1 }}", "not a text in UTF-8"),
+    ],
+)
+def test_damage_around_a_tokenizer_is_told_with_its_file(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    save(byte_level(), tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ModelError) as error:
+        load_tokenizer(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / name}: ")
+    assert message in str(error.value)
+
+
+def test_an_empty_list_of_ends_is_no_end(tmp_path: Path) -> None:
+    save(byte_level(), tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": []}')
+    assert load_tokenizer(tmp_path).eos_token_id is None
+    (tmp_path / "config.json").write_text('{"eos_token_id": [7, 8]}')
+    assert load_tokenizer(tmp_path).eos_token_id == 7
