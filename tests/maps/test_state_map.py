@@ -14,6 +14,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from minivllm.maps.render.pool_strip import PoolStrip
 from minivllm.maps.render.state import StateRenderer
 from minivllm.maps.state import state_map
 from minivllm.scenarios.definition import Scenario, ScenarioRequest
@@ -247,3 +248,30 @@ def test_a_stop_string_ends_a_request_for_its_caller_and_aborts_it_in_the_core()
     assert entry["scheduler"]["status"] == "FINISHED_ABORTED"
     picture = drawn(log, [step], 120)
     assert re.search(r"R0 .*ended: stop\* .*FINISHED abort\* .*not told yet", picture)
+
+
+def test_a_character_for_many_blocks_never_names_one_owner_of_many() -> None:
+    strip = PoolStrip({f"R{k}": "red" for k in range(4)}, 80, ascii_only=False)
+    owners = [["R0"], ["R1"], ["R2"], ["R3"]] * 300 + [["R1"]] * 1200
+    pool = [
+        {
+            "block_id": k,
+            "state": "owned",
+            "owners": owner,
+            "ref_cnt": 1,
+            "changed": k == 2000,
+            "happened": ["taken"] * (k == 2000),
+        }
+        for k, owner in enumerate(owners)
+    ]
+    counts = {"null": 0, "owned": 2400, "shared": 0, "cached_free": 0, "free": 0}
+    queue = {"num_blocks": 0, "head": [], "tail": []}
+    lines = [
+        line.plain for line in strip.lines({"pool": pool, "pool_counts": counts, "block_size": 4, "free_queue": queue})
+    ]
+    rows = [line for line in lines if line.startswith("  #")]
+    assert set(rows[0].split()[1]) == {"▒"}
+    assert set(rows[-1].split()[1]) == {"B"}
+    assert sum(line.strip() == "+" for line in lines) == 1, "one block of thousands changed, and it is to be seen"
+    assert any("▒ blocks of several" in line for line in lines)
+    assert "free queue: empty" in lines[-1]

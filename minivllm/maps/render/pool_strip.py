@@ -41,7 +41,7 @@ class PoolStrip:
         self._row_length = 128 if width >= 145 else 96 if width >= 112 else 64 if width >= 80 else max(width - 14, 8)
         self._ascii_only = ascii_only
         self._glyphs = ASCII if ascii_only else UNICODE
-        self._cached, self._free = (":", ".") if ascii_only else ("░", "·")
+        self._cached, self._free, self._mixed = (":", ".", "%") if ascii_only else ("░", "·", "▒")
 
     def lines(self, iteration: dict[str, Any]) -> list[Text]:
         """The pool, what its characters mean, and both ends of the free queue."""
@@ -51,7 +51,8 @@ class PoolStrip:
         lines = [self._title(iteration, per_cell)]
         for first, row, num_rows in rows:
             lines += self._row(first, row, num_rows, per_cell)
-        lines += self._legend(iteration)
+        is_mixed = any(glyph == self._mixed for _, row, _ in rows for glyph, _, _ in row)
+        lines += self._legend(iteration, is_mixed)
         lines.append(self._free_queue(iteration["free_queue"]))
         return lines
 
@@ -77,7 +78,7 @@ class PoolStrip:
         """Rows of cells, few enough: how many blocks a cell stands for, and (first cell, cells, rows that it is)."""
         per_cell = 1
         while True:
-            merged = [_merged(cells[k : k + per_cell]) for k in range(0, len(cells), per_cell)]
+            merged = [self._merged(cells[k : k + per_cell]) for k in range(0, len(cells), per_cell)]
             rows: list[tuple[int, list[_Cell], int]] = []
             for first in range(0, len(merged), self._row_length):
                 row = merged[first : first + self._row_length]
@@ -87,7 +88,17 @@ class PoolStrip:
                     rows.append((first, row, 1))
             if len(rows) <= _MAX_ROWS:
                 return per_cell, rows
-            per_cell *= 2
+            # Twice as many blocks a character can at best halve the rows, so what cannot be enough is not tried.
+            per_cell *= 2 ** max((len(rows) // _MAX_ROWS).bit_length() - 1, 1)
+
+    def _merged(self, cells: list[_Cell]) -> _Cell:
+        """One cell for several: what at least half of them are, and the most telling thing that happened to any."""
+        if len(cells) == 1:
+            return cells[0]
+        happened = {mark for _, _, mark in cells}
+        mark = next((mark for mark in _MARK_WORDS if mark in happened), "")
+        (look, count), *_ = Counter((glyph, style) for glyph, style, _ in cells).most_common(1)
+        return (*look, mark) if 2 * count >= len(cells) else (self._mixed, "bold", mark)
 
     def _row(self, first: int, row: list[_Cell], num_rows: int, per_cell: int) -> list[Text]:
         line = Text("  ")
@@ -103,10 +114,10 @@ class PoolStrip:
         title = Text("POOL ", style="bold")
         title.append(f" {len(iteration['pool'])} blocks of {iteration['block_size']} tokens", style="not bold")
         if per_cell > 1:
-            title.append(f"; a character is {per_cell} blocks, as most of them are", style="not bold dim")
+            title.append(f"; a character is {per_cell} blocks", style="not bold dim")
         return title
 
-    def _legend(self, iteration: dict[str, Any]) -> list[Text]:
+    def _legend(self, iteration: dict[str, Any], is_mixed: bool) -> list[Text]:
         """Of what is to be seen, what it means and how many there are."""
         pool, counts = iteration["pool"], iteration["pool_counts"]
         owned = [block["owners"][0] for block in pool if block["state"] == "owned" and block["owners"]]
@@ -118,6 +129,8 @@ class PoolStrip:
             entries.append(entry)
         if len(owners) > _MAX_OWNERS:
             entries.append(Text(f"{self._glyphs.more} {len(owners) - _MAX_OWNERS} more owners", style="dim"))
+        if is_mixed:
+            entries.append(Text(f"{self._mixed} blocks of several", style="dim"))
         if counts["shared"]:
             entries.append(Text(f"{self._count(2)} shared by 2, {counts['shared']} shared in all", style="dim"))
         if counts["cached_free"]:
@@ -132,17 +145,22 @@ class PoolStrip:
         return in_lines(entries, self._width)
 
     def _free_queue(self, queue: dict[str, Any]) -> Text:
+        """The next blocks to be used, as many as fit, and the last ones."""
+        for count in range(10, 0, -1):
+            text = self._ends_of_queue(queue, count)
+            if text.cell_len <= self._width:
+                break
+        return text
+
+    def _ends_of_queue(self, queue: dict[str, Any], count: int) -> Text:
         text = Text("  free queue: ", style="dim")
         if not queue["num_blocks"]:
             return text.append("empty", style="not dim bold")
-        count = 10 if self._width >= 112 else 5
-        text.append("next ", style="dim")
-        text.append(_ids(queue["head"][:count]), style=f"not dim {BLOCK_STYLE}")
-        shown = min(len(queue["head"]), count)
-        if queue["num_blocks"] > shown:
-            text.append(f" {self._glyphs.more} {queue['num_blocks']} in all, last ", style="dim")
-            last = [*queue["head"], *queue["tail"]][-2:]
-            text.append(_ids(last), style=f"not dim {BLOCK_STYLE}")
+        head = queue["head"][:count]
+        text.append("next ").append(_ids(head), style=f"not dim {BLOCK_STYLE}")
+        if queue["num_blocks"] > len(head):
+            text.append(f" {self._glyphs.more} {queue['num_blocks']} in all, last ")
+            text.append(_ids([*queue["head"], *queue["tail"]][-2:]), style=f"not dim {BLOCK_STYLE}")
         return text
 
 
@@ -163,12 +181,3 @@ def _num_blocks(count: int) -> str:
 
 def _ids(block_ids: list[int]) -> str:
     return " ".join(f"#{block_id}" for block_id in block_ids)
-
-
-def _merged(cells: list[_Cell]) -> _Cell:
-    """One cell for several: what most of them are, and the most telling thing that happened to any."""
-    if len(cells) == 1:
-        return cells[0]
-    (glyph, style), _ = Counter((glyph, style) for glyph, style, _ in cells).most_common(1)[0]
-    happened = {mark for _, _, mark in cells}
-    return glyph, style, next((mark for mark in _MARK_WORDS if mark in happened), "")

@@ -67,7 +67,7 @@ class StateRenderer:
             self._print(line)
         if iteration["pool"]:
             title, *strip = self._strip.lines(iteration)
-            (place,) = self._places("pool")
+            (place,) = self._places("pool", room=self._width - title.cell_len - 4)
             self._print(title.append("  ").append_text(place))
             for line in strip:
                 self._print(line)
@@ -88,14 +88,14 @@ class StateRenderer:
         right = f" {MARK} changed in it {glyph * 2}"
         return Text(left + glyph * max(self._width - len(left) - len(right), 2) + right, style="bold")
 
-    def _places(self, *names: str) -> list[Text]:
-        """Where these parts of the state are kept, here and in vLLM; vLLM's only where there is room for them."""
+    def _places(self, *names: str, room: int = 0) -> list[Text]:
+        """Where these parts of the state are kept, here; and in vLLM, where there is room for it."""
         places = []
         for name in names:
             source = self._source[name]
             text = Text(f"{name.upper()} " if len(names) > 1 else "", style="not bold dim")
             text.append(shown(source["ours"]), style="not dim")
-            if self._width >= (_WITH_IDS + 40 if len(names) > 1 else _ONE_LINE):
+            if text.cell_len + len(source["vllm"]) + 2 <= room:
                 text.append(f"  {source['vllm']}")
             places.append(text)
         return in_lines(places, self._width)
