@@ -66,7 +66,7 @@ def _compared(step: dict[str, Any], run: dict[str, Any]) -> Iterator[str]:
     p99 = run["step_ns"]["p99"]
     yield (
         f"Iteration {iteration} took {own / 1e6:.2f} ms from its first stage to its last; "
-        f"the median of all {run['steps']} is {median / 1e6:.2f} ms, the 99th percentile {p99 / 1e6:.2f} ms."
+        f"the median of {run['steps']} iterations is {median / 1e6:.2f} ms, the 99th percentile {p99 / 1e6:.2f} ms."
     )
 
 

@@ -147,7 +147,7 @@ def test_a_wall_log_shows_its_times(run: Run, wall_log: Path) -> None:
     hot = run("map", "hot", "--log", wall_log, "--json").json
     assert hot["steps"] == 3
     assert hot["latency"]["ttft_ms"] == pytest.approx(5.89)
-    assert "◀ sync" in run("map", "hot", "--log", wall_log, "--width", "120").out
+    assert "◀ waits for the device" in run("map", "hot", "--log", wall_log, "--width", "120").out
     process = run("map", "process", "--log", wall_log, "--json").json
     assert [entry["pid"] for entry in process["processes"]] == [41, 42, 42, None]
     assert "waits for worker" in run("map", "process", "--log", wall_log, "--width", "120").out

@@ -191,7 +191,7 @@ def test_a_picture_keeps_to_its_width_and_characters(width: int, ascii_only: boo
 
 def test_the_picture_marks_where_the_cpu_waits() -> None:
     picture = drawn(gpu_log().log(), 120)
-    [line] = [line for line in picture.splitlines() if "◀ sync" in line]
+    [line] = [line for line in picture.splitlines() if "sync ◀ waits for the device" in line]
     assert "4.32 ms" in line
     assert "TTFT" in picture
 

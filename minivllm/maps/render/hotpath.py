@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minivllm.maps.render.frame import MEDIUM, NARROW, WIDE, Frame, cuttable, in_ms, in_percent, vllm_place
+from minivllm.maps.stages import SYNC
 from minivllm.maps.tell_hotpath import tell
 from minivllm.maps.tell_process import TITLES
 from minivllm.trace.events import Header
@@ -22,6 +23,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 _PLANE_STYLE = {"control": "cyan", "data": "magenta"}
 _VLLM = Text("vLLM, below vllm/v1/", no_wrap=True, overflow="ellipsis")
 _PLANE_NAME = {"control": "ctrl", "data": "data"}
+_ROOM_FOR_BARS = 116
 _SYNC_STYLE = "bold yellow"
 
 
@@ -93,7 +95,7 @@ class HotPathRenderer:
             table.add_column("total", justify="right", no_wrap=True)
             table.add_column("self", justify="right", no_wrap=True)
             table.add_column("share", justify="right", no_wrap=True)
-            if width >= NARROW:
+            if self._has_bar():
                 table.add_column("", no_wrap=True)
             if self._has_device():
                 table.add_column("device", justify="right", no_wrap=True)
@@ -122,7 +124,7 @@ class HotPathRenderer:
         if self._timed and node["calls"] > 1:
             call.append(f" ×{node['calls']}")
         if node["is_sync"]:
-            call.append(" ◀ sync", style=_SYNC_STYLE)
+            call.append(" ◀ waits for the device" if node["name"] == SYNC else " ◀ sync", style=_SYNC_STYLE)
         if not prefix and self._timed:
             thread = f", {node['thread']}" if node["thread"] else ""
             call.append(f"  in {TITLES[node['process']]}{thread}", style="dim")
@@ -131,7 +133,7 @@ class HotPathRenderer:
             cells.append(Text(_PLANE_NAME[node["plane"]], style=_PLANE_STYLE[node["plane"]]))
         if self._timed:
             cells += [in_ms(node["cpu_ns"]), in_ms(node["self_ns"]), in_percent(node["share"])]
-            if width >= NARROW:
+            if self._has_bar():
                 cells.append(Text(bar(node["share"] or 0.0, 8 if width >= WIDE else 6), style=style))
             if self._has_device():
                 cells.append(in_ms(node["device_ns"]) if node["device_ns"] is not None else "")
@@ -142,6 +144,11 @@ class HotPathRenderer:
         if width >= WIDE:
             cells.append(cuttable(vllm_place(node["ref"])))
         return cells
+
+    def _has_bar(self) -> bool:
+        """Between these widths the source has its place."""
+        width = self._frame.width
+        return NARROW <= width < MEDIUM or width >= _ROOM_FOR_BARS
 
     def _has_device(self) -> bool:
         return any(row["device_ns"] is not None for row in self._run["stages"])
