@@ -60,7 +60,8 @@ def get_scenario(name: str) -> Scenario:
             return scenario
     names = [scenario.name for scenario in _SCENARIOS]
     close = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
+    some = f"there are: {', '.join(names[:4])} and {len(names) - 4} more; see: minivllm scenario list"
+    hint = f"did you mean {close[0]!r}?" if close else some
     raise UnknownScenarioError(f"no scenario is called {name!r}; {hint}")
 
 

@@ -37,7 +37,11 @@ WRONG_CALLS: dict[str, tuple[list[str], int, list[str]]] = {
     "unknown model to pull": (["model", "pull", "storys"], 1, ["'storys'", "stories-5m"]),
     "unknown model to look at": (["model", "info", "storys"], 1, ["'storys'", "stories-5m"]),
     "unknown scenario": (["trace", "-s", "mixed"], 1, ["'mixed'", "did you mean 'mixed-batch'?"]),
-    "scenario like no other": (["scenario", "show", "zzz"], 1, ["'zzz'", "hello, mixed-batch"]),
+    "scenario like no other": (
+        ["scenario", "show", "zzz"],
+        1,
+        ["'zzz'", "hello, continuous-batching", "minivllm scenario list"],
+    ),
     "scenario to simulate": (["simulate", "-s", "helo"], 1, ["did you mean 'hello'?"]),
     "scenario to record": (["scenario", "record", "helo"], 1, ["did you mean 'hello'?"]),
     "empty prompt": (["trace", ""], 1, ["R0", "the prompt is empty"]),
@@ -52,6 +56,12 @@ WRONG_CALLS: dict[str, tuple[list[str], int, list[str]]] = {
         ["max_num_batched_tokens (2)", "max_num_seqs (8)", "Raise the first or lower the second"],
     ),
     "block larger than memory": (["trace", "a", "--block-size", "9" * 15], 1, ["lower max_model_len"]),
+    "unknown map": (["trace", "a", "--map", "plan,stat"], 2, ["'stat'", "did you mean 'state'?"]),
+    "map like no other": (["trace", "a", "--map", "zzz"], 2, ["'zzz'", "process, state, hot, timeline, plan"]),
+    "no map": (["trace", "a", "--map", ","], 2, ["--map names no map", "process"]),
+    "unknown level": (["trace", "a", "--level", "line"], 2, ["'line'", "function"]),
+    "unknown language": (["trace", "a", "--lang", "fr"], 2, ["'fr'", "zh"]),
+    "no names to record": (["scenario", "record"], 2, ["--all"]),
     "strange iteration": (["trace", "a", "--iteration", "first"], 2, ["'first'", "N, A:B, last or all"]),
     "negative iteration": (["trace", "a", "--iteration", "-1"], 2, ["'-1'", "N, A:B, last or all"]),
     "iteration that is not there": (["trace", "a", "--iteration", "99"], 1, ["99", "0 to 16"]),
@@ -175,7 +185,7 @@ def test_a_log_without_iterations_is_told(run: Run) -> None:
     ended = run("map", "plan", "--log", "log.jsonl")
     assert (ended.code, ended.out) == (1, "")
     assert "the run has no iterations" in ended.error
-    Path("log.jsonl").write_bytes(header.replace(b"minivllm.log/1", b"minivllm.log/9"))
+    Path("log.jsonl").write_bytes(header.replace(b"minivllm.log/2", b"minivllm.log/9"))
     assert "Record it again with this one" in run("map", "plan", "--log", "log.jsonl").error
 
 

@@ -66,7 +66,7 @@ def test_generate_prints_one_json_line_a_prompt(run: Run) -> None:
 
 
 def test_a_trace_keeps_its_log_for_later_questions(run: Run) -> None:
-    ended = run("trace", "Once upon a time", "--max-tokens", "3")
+    ended = run("trace", "Once upon a time", "--max-tokens", "3", "--map", "plan")
     assert ended.code == 0
     log = next(line for line in ended.err.splitlines() if line.startswith("log: ")).removeprefix("log: ")
     assert run("map", "plan", "--log", log).out == ended.out
@@ -92,9 +92,41 @@ def test_iterations_and_requests_can_be_chosen(run: Run) -> None:
 def test_a_scenario_opens_at_the_iteration_to_look_at(run: Run) -> None:
     ended = run("trace", "-s", "mixed-batch")
     assert ended.code == 0
-    assert ended.out.count("iteration 13") == 1
+    assert re.findall(r"^── iteration (\d+)", ended.out, re.M) == ["13"]
     assert "query_start_loc [0, 1, 257, 260]" in ended.out
-    assert "--iteration all" in ended.err
+    assert "next: minivllm trace --step --log" in ended.err
+
+
+def test_a_trace_shows_the_maps_that_are_asked_for(run: Run) -> None:
+    titles = {"plan": "PLAN", "state": "STATE", "process": "process map", "hot": "hot path", "timeline": "TIMELINE"}
+    for kind in titles:
+        ended = run("trace", "-s", "hello", "--map", kind, "--iteration", "3", "--max-num-seqs", "4")
+        assert ended.code == 0, ended.err
+        assert "R1 arrived with" in ended.out, "the story stands above every map"
+        assert [other for other in titles if titles[other] in ended.out] == [kind]
+    without = run("trace", "-s", "hello").out
+    assert all(title in without for title in titles.values())
+    two = run("trace", "-s", "hello", "--map", "hot, plan", "--iteration", "3:4").out
+    assert two.count("hot path") == 2
+    assert re.findall(r"^── iteration (\d+)", two, re.M) == ["3", "4"]
+    document = run("trace", "-s", "hello", "--map", "state,process", "--json").json
+    assert set(document["maps"]) == {"state", "process"}
+    assert "maps" not in run("trace", "-s", "hello", "--json").json
+
+
+def test_a_trace_speaks_chinese_where_it_is_asked_to(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "R0 到达，共" in run("trace", "Once", "--max-tokens", "2", "--map", "plan", "--lang", "zh").out
+    monkeypatch.setenv("LANG", "zh_CN.UTF-8")
+    assert "R0 到达，共" in run("trace", "Once", "--max-tokens", "2", "--json").json["iterations"][0]["narration"][0]
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    assert "R0 arrived" in run("trace", "Once", "--max-tokens", "2", "--map", "plan").out
+
+
+def test_the_core_can_have_a_process_of_its_own(run: Run) -> None:
+    document = run("trace", "-s", "hello", "--mp", "--json", "--map", "process", "--check").json
+    assert document["violations"] == []
+    pids = {process["name"]: process["pid"] for process in document["maps"]["process"]["processes"]}
+    assert pids["frontend"] != pids["engine_core"]
 
 
 def test_ascii_and_width_reach_the_picture(run: Run) -> None:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from minivllm.entrypoints.cli.choosing import check_request
 from minivllm.entrypoints.cli.common import (
     AsciiOption,
     IterationOption,
     JsonOption,
+    LangOption,
     ModelOption,
     RequestOption,
     ScenarioOption,
@@ -19,16 +21,22 @@ from minivllm.entrypoints.cli.common import (
     check_outputs,
     check_text,
     examples,
+    language,
     name_option,
     note,
+    print_json,
+    stdout_console,
 )
+from minivllm.entrypoints.cli.engine_options import AsyncSchedulingOption, MultiprocessOption
 from minivllm.entrypoints.cli.errors import BAD_INPUT, user_errors
 from minivllm.sampling_params import SamplingParams
 from minivllm.scenarios.registry import Scenario, get_scenario, prompts_scenario
+from minivllm.trace.store import new_log_path
 
 if TYPE_CHECKING:
-    from minivllm.entrypoints.cli.plan_view import PlanView
+    from minivllm.entrypoints.cli.trace_view import TraceView
     from minivllm.scenarios.run import TracedRun
+    from minivllm.trace.events import Level
 
 _DEFAULT_PROMPT = "Once upon a time"
 _DEFAULT_MAX_TOKENS = 16
@@ -53,13 +61,25 @@ def trace(
     temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy, the default here.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the draws.")] = None,
     batch: Annotated[Literal["slots", "rows"] | None, typer.Option(help="How the worker keeps its batch.")] = None,
-    async_scheduling: Annotated[
-        bool, typer.Option("--async-scheduling", help="Plan a step while the one before it runs.")
-    ] = False,
+    async_scheduling: AsyncSchedulingOption = False,
     max_num_batched_tokens: Annotated[int | None, typer.Option(min=1, help="Token budget of a step.")] = None,
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="Most requests that run at once.")] = None,
     block_size: Annotated[int | None, typer.Option(min=1, help="Tokens of a KV block.")] = None,
+    map_: Annotated[
+        str | None,
+        typer.Option(
+            "--map", help="Which maps, by commas: process, state, hot, timeline, plan. Default: what suits the run."
+        ),
+    ] = None,
+    level: Annotated[
+        Literal["step", "function", "kernel"] | None,
+        typer.Option(help="How much to record; default: function for the hot map, else step.", show_default=False),
+    ] = None,
+    mp: MultiprocessOption = False,
     check: Annotated[bool, typer.Option("--check", help="Check the scheduler's invariants after every step.")] = False,
+    step: Annotated[bool, typer.Option("--step", help="Step through the run with keys, also backwards.")] = False,
+    log: Annotated[Path | None, typer.Option("--log", help="With --step: a recorded run, not a new one.")] = None,
+    lang_: LangOption = None,
     out: Annotated[Path | None, typer.Option("--out", help="Where to write the log.")] = None,
     plans: Annotated[
         Path | None, typer.Option("--plans", help="Also write the plans in vLLM's comparison format.")
@@ -73,8 +93,11 @@ def trace(
     Without arguments a built-in prompt runs on the built-in model. The log of the run is kept for later questions.
     """
     from minivllm.entrypoints.cli.plan_view import PlanView
+    from minivllm.entrypoints.cli.trace_view import TraceView, parse_maps
 
-    chosen = _scenario(prompts, scenario, _given(max_tokens=max_tokens, temperature=temperature, seed=seed))
+    maps = parse_maps(map_)
+    lang = language(lang_)
+    sampling = _given(max_tokens=max_tokens, temperature=temperature, seed=seed)
     engine = _given(
         model=model,
         batch=batch,
@@ -83,19 +106,80 @@ def trace(
         max_num_seqs=max_num_seqs,
         block_size=block_size,
     )
+    if step:
+        _check_step(as_json=as_json, width=width, ascii_only=ascii_only)
+    if log is not None:
+        given = {**sampling, **engine, **_given(mp=mp or None, level=level, check=check or None, out=out, plans=plans)}
+        _look_at(log, prompts, scenario, given, step, iteration, request, maps, lang)
+        return
+    chosen = _scenario(prompts, scenario, sampling)
     if engine.keys() - {"model"}:
         # What its author says of it, and where to look, is true of its own settings only.
         chosen = replace(chosen, look_at=None, note="")
-    if iteration is None and chosen.look_at is not None and request is None and not as_json:
+    if iteration is None and chosen.look_at is not None and request is None and not as_json and not step:
         iteration = str(chosen.look_at)
-    view = PlanView(iteration, request, as_json, width, ascii_only)
-    _check_request(request, chosen)
+    view = TraceView(maps, PlanView(iteration, request, as_json, width, ascii_only))
+    check_request(request, _ids(chosen))
     check_outputs({"--out": out, "--plans": plans})
-    _show(chosen, _run(chosen, engine, check, out, plans), view)
+    level = level or ("function" if view.wants_calls else "step")
+    path = out or new_log_path(chosen.name)
+    run = _run(chosen, engine, check, path, plans, level, mp)
+    if step:
+        _step(path, iteration, request, maps, lang)
+        _end(run)
+    else:
+        _show(chosen, run, view, lang)
 
 
 def _given(**settings: Any) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
+
+
+def _check_step(**settings: Any) -> None:
+    """Refuse what contradicts stepping, before anything runs."""
+    from minivllm.entrypoints.cli.errors import LackingError
+    from minivllm.entrypoints.cli.terminal import is_terminal
+
+    for name, value in settings.items():
+        if value:
+            option = {"as_json": "--json", "width": "--width", "ascii_only": "--ascii"}[name]
+            raise typer.BadParameter(f"--step draws on this terminal, at its size: leave out {option}")
+    if not is_terminal():
+        raise LackingError("--step needs a terminal, and this is none; to see the maps here: leave out --step")
+
+
+def _look_at(
+    log: Path,
+    prompts: list[str] | None,
+    scenario: str | None,
+    given: dict[str, Any],
+    step: bool,
+    iteration: str | None,
+    request: str | None,
+    maps: tuple[str, ...] | None,
+    lang: str,
+) -> None:
+    """Step through a recorded run. Raises BadParameter for what only a new run can have."""
+    if not step:
+        raise typer.BadParameter(f"--log is for --step; to draw a recorded run: minivllm map plan --log {log}")
+    if prompts or scenario is not None:
+        raise typer.BadParameter("--log shows a recorded run: leave out prompts and --scenario")
+    if given:
+        option = "--" + next(iter(given)).replace("_", "-")
+        raise typer.BadParameter(f"--log shows a recorded run, which has its settings: leave out {option}")
+    _step(log, iteration, request, maps, lang)
+
+
+def _step(path: Path, iteration: str | None, request: str | None, maps: tuple[str, ...] | None, lang: str) -> None:
+    from minivllm.entrypoints.cli.choosing import choose_iterations
+    from minivllm.entrypoints.cli.stepping import Stepper, step_through
+
+    stepper = Stepper(path, lang, maps[0] if maps else "plan")
+    if request is not None:
+        stepper.find(request)
+    if iteration is not None:
+        stepper.go(choose_iterations(iteration, stepper.numbers)[0])
+    step_through(stepper)
 
 
 def _scenario(prompts: list[str] | None, name: str | None, sampling: dict[str, Any]) -> Scenario:
@@ -117,41 +201,54 @@ def _scenario(prompts: list[str] | None, name: str | None, sampling: dict[str, A
     return get_scenario(name)
 
 
-def _check_request(request: str | None, scenario: Scenario) -> None:
-    known = [entry.id for entry in scenario.requests]
-    if request is not None and request not in known:
-        raise ValueError(f"this run has no request {request!r}; it has {', '.join(known)}")
+def _ids(scenario: Scenario) -> list[str]:
+    """The requests that the core will know: of one that wants several answers, its children."""
+    ids: list[str] = []
+    for request in scenario.requests:
+        count = request.sampling.get("n", 1)
+        ids += [request.id] if count == 1 else [f"{index}_{request.id}" for index in range(count)]
+    return ids
 
 
-def _run(scenario: Scenario, engine: dict[str, Any], check: bool, out: Path | None, plans: Path | None) -> TracedRun:
+def _run(
+    scenario: Scenario,
+    engine: dict[str, Any],
+    check: bool,
+    path: Path,
+    plans: Path | None,
+    level: Level,
+    mp: bool,
+) -> TracedRun:
     from minivllm.scenarios.run import run_scenario
     from minivllm.trace.plan_lines import write_plan_lines
-    from minivllm.trace.store import new_log_path
 
-    run = run_scenario(scenario, engine, log_path=out or new_log_path(scenario.name), check=check)
+    run = run_scenario(scenario, engine, log_path=path, check=check, level=level, mp=mp)
     if plans is not None:
         is_async = run.log.header.config["scheduler_config"]["async_scheduling"]
         write_plan_lines(plans, run.log.events, is_async=is_async)
     return run
 
 
-def _show(scenario: Scenario, run: TracedRun, view: PlanView) -> None:
+def _show(scenario: Scenario, run: TracedRun, view: TraceView, lang: str) -> None:
     from minivllm.maps.plan import plan_map
 
-    plan = plan_map(run.log)
-    chosen = view.choose(plan)
-    path, violations = str(run.log.path), run.violations
-    view.show("trace", plan, chosen, run.log.header, log=path, violations=violations, remark=scenario.note)
+    plan = plan_map(run.log, lang)
+    chosen = view.plans.choose(plan)
+    if view.plans.as_json:
+        document = {"log": str(run.log.path), "iterations": chosen, "requests": plan["requests"]}
+        print_json("trace", {**document, "violations": run.violations, **view.documents(run.log)})
+    else:
+        view.draw(run.log, plan, chosen, stdout_console(view.plans.width), scenario.note)
+    _end(run)
+
+
+def _end(run: TracedRun) -> None:
+    """Say where the log is, what to do next, and what did not hold."""
     if run.result.truncated:
         note(f"stopped after {run.result.steps} steps: not every request finished")
-    note(f"log: {path}")
-    if len(chosen) < len(plan["iterations"]):
-        note(f"next: minivllm map plan --log {path} --iteration all")
-    elif scenario.name == "prompts":
-        note("next: minivllm trace -s mixed-batch")
-    else:
-        note(f"next: minivllm simulate -s {scenario.name}")
-    for violation in violations:
+    note(f"log: {run.log.path}")
+    note(f"next: minivllm trace --step --log {run.log.path}")
+    for violation in run.violations:
         note(f"violated in iteration {violation['iteration']}: {violation['message']}")
-    if violations:
+    if run.violations:
         raise typer.Exit(BAD_INPUT)

@@ -59,11 +59,14 @@ class PlanRenderer:
         ]
         self._print(Text(f" {self._glyphs.dot} ".join(part for part in parts if part), style="bold"))
 
-    def draw(self, iteration: dict[str, Any]) -> None:
-        """One iteration."""
+    def draw(self, iteration: dict[str, Any], *, with_plan: bool = True) -> None:
+        """One iteration: its story, and unless only that is wanted its plan and its batch."""
         self._print(self._rule(iteration))
         for sentence in iteration["narration"]:
             self._print(_indented(self._sentence(sentence)))
+        if not with_plan:
+            self._print(Text(""))
+            return
         if iteration["scheduled"] or iteration["not_scheduled"]:
             self._print(self._place("PLAN", iteration["source"].get("schedule")))
             self._print(self._plan_table(iteration))
