@@ -16,6 +16,11 @@ from minivllm import LLM, SamplingParams
 from minivllm.attention.backend import AttentionMetadata, select_backend
 from minivllm.attention.torch_sdpa import TorchSdpaBackend
 from minivllm.attention.triton import TritonBackend
+from minivllm.models.loader import ModelLoader
+from minivllm.models.model_zoo import find_model
+from minivllm.worker.cuda_graphs import CudaGraphs, GraphDispatcher
+from minivllm.worker.device_step import DeviceStep, Draw, Limits
+from minivllm.worker.staging import SampledTokens
 from tests.kernels.grids.setup import assert_near, fill_pages
 from tests.models.checkpoints import save_model
 
@@ -129,6 +134,49 @@ def check_rows(device: str) -> None:
 
 def check_window(device: str) -> None:
     check_engine("mistral", device, sliding_window=7)
+
+
+def check_device_step(device: str) -> None:
+    """Prompts in chunks, padded decodes, slots in any order: the whole step on the device gives the engine's tokens."""
+    prompts = [[5, 9, 31, 2, 77], [5, 9, 31, 2, 8, 1, 4, 7, 11, 3], [1]]
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        save_model("qwen3", Path(folder), initializer_range=0.1)
+        llm = LLM(folder, skip_tokenizer_init=True, max_model_len=64, block_size=BLOCK_SIZE, dtype="float32")
+        greedy = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], greedy, use_tqdm=False)
+        expected = [list(output.outputs[0].token_ids) for output in outputs]
+        model = ModelLoader(find_model(folder)).load(torch.device(device), torch.float32)
+        got = device_tokens(model, prompts, device)
+    assert got == expected, f"{got} instead of {expected}"
+
+
+def device_tokens(model, prompts: list[list[int]], device: str) -> list[list[int]]:
+    """Six greedy tokens of each prompt: two steps with pieces of the prompts, then decodes; through graphs on a GPU."""
+    config = model.config
+    shape = TritonBackend.kv_cache_shape(40, BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
+    caches = [torch.full(shape, float("nan"), device=device) for _ in range(config.num_hidden_layers)]
+    step = DeviceStep(model, caches, Limits(5, 32, 63, BLOCK_SIZE), with_penalties=True)
+    dispatcher = GraphDispatcher(5, capture_mixed=True)
+    run = step.run
+    if device == "cuda":
+        graphs = CudaGraphs(step.run, dispatcher.shapes())
+        graphs.capture()
+        run = graphs.replay
+    slots, blocks = [3, 0, 4], torch.randperm(39).add(1).tolist()
+    for slot, prompt in zip(slots, prompts, strict=True):
+        step.place(slot, prompt, len(prompt), [blocks.pop() for _ in range(6)], Draw())
+    copies = SampledTokens(5, torch.device(device))
+    tokens: list[list[int]] = [[], [], []]
+    computed = [0, 0, 0]
+    for scheduled in ([3, 4, 1], [2, 6, 1], *[[1, 1, 1]] * 5):
+        samples = [done + new >= len(prompt) for done, new, prompt in zip(computed, scheduled, prompts, strict=True)]
+        step.stage(slots, computed, scheduled, samples)
+        run(dispatcher.dispatch(scheduled).shape)
+        for row, token in enumerate(copies.start(step.sampled).tokens()[:3]):
+            assert (token >= 0) == samples[row]
+            tokens[row] += [token] * samples[row]
+        computed = [done + new for done, new in zip(computed, scheduled, strict=True)]
+    return [row[:6] for row in tokens]
 
 
 def main() -> None:

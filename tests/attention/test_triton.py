@@ -22,7 +22,7 @@ from minivllm.kernels.triton_guard import HAS_TRITON
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed on this machine")
-CHECKS = ["forward", "unrotated", "selection", "slots", "rows", "window"]
+CHECKS = ["forward", "unrotated", "selection", "slots", "rows", "window", "device_step"]
 
 
 @cache
@@ -61,7 +61,16 @@ def test_a_cpu_without_the_interpreter_has_no_triton_backend(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 def test_on_a_gpu_it_is_taken_and_gives_the_references_tokens():
-    command = [sys.executable, "-m", "tests.attention.interpreted_checks", "slots", "window", "--device", "cuda"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.attention.interpreted_checks",
+        "slots",
+        "window",
+        "device_step",
+        "--device",
+        "cuda",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(json.loads(done.stdout.splitlines()[-1]).values()) == {None}

@@ -1,0 +1,113 @@
+"""Owns the two copies of a step: the staged rows to the device, and the sampled tokens back.
+
+    host      plan 7 -> ring[1] ----.                                  tokens of 6 <- ring[0]
+    main stream          ... step 6 ..'--> copy in, step 7 (reads the rows, samples)
+    copy stream                 '--> copy out of 6's tokens, while 7 runs
+
+Both sides use *pinned* memory, which the GPU reads and writes by itself while the host goes on. It must not be touched
+while a copy is under way: so there is a ring of buffers, and each has an event that says when its copy is done. The
+next step's inputs never wait for the copy out: on the device the new tokens are in place already.
+
+On a CPU the same calls copy at once; there are no streams, and nothing is pinned.
+
+Upstream: vllm/v1/worker/gpu/buffer_utils.py and vllm/v1/worker/gpu/async_utils.py::AsyncOutput.
+"""
+
+from __future__ import annotations
+
+import torch
+
+# Two steps are in flight at most: the one that runs, and the one that is being prepared.
+_RING = 3
+
+
+class StagedRows:
+    """A step's rows of integers, from the host to a fixed place on the device.
+
+    Args:
+        num_rows: Different rows, such as slots and counts.
+        max_requests: Numbers of each.
+        device: Where they go.
+
+    Attributes:
+        on_device: (num_rows, max_requests) int32.
+    """
+
+    def __init__(self, num_rows: int, max_requests: int, device: torch.device) -> None:
+        self.on_device = torch.zeros((num_rows, max_requests), dtype=torch.int32, device=device)
+        self._ring = _pinned_ring((num_rows, max_requests), torch.int32, device)
+        self._copied = [_event(device) for _ in self._ring]
+        self._next = 0
+
+    def stage(self, rows: list[list[int]], padding: list[int]) -> None:
+        """Copy the rows of a step, each filled up with its padding.
+
+        Args:
+            rows: Up to max_requests numbers for each row.
+            padding: What stands behind them, one number a row.
+        """
+        place, self._next = self._next, (self._next + 1) % len(self._ring)
+        event = self._copied[place]
+        if event is not None:
+            event.synchronize()  # long done, unless the host is more than a ring ahead
+        buffer = self._ring[place].numpy()
+        for row, (numbers, filler) in enumerate(zip(rows, padding, strict=True)):
+            buffer[row, : len(numbers)] = numbers
+            buffer[row, len(numbers) :] = filler
+        self.on_device.copy_(self._ring[place], non_blocking=True)
+        if event is not None:
+            event.record()
+
+
+class SampledTokens:
+    """Sampled tokens on their way to the host.
+
+    Args:
+        max_requests: The most of a step.
+        device: Where they come from.
+    """
+
+    def __init__(self, max_requests: int, device: torch.device) -> None:
+        self._ring = _pinned_ring((max_requests,), torch.int64, device)
+        self._next = 0
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def start(self, tokens: torch.Tensor) -> TokenCopy:
+        """Begin to copy the tokens, (requests,) int64, of the step that was launched last."""
+        place, self._next = self._next, (self._next + 1) % len(self._ring)
+        target = self._ring[place][: len(tokens)]
+        if self._stream is None:
+            target.copy_(tokens)
+            return TokenCopy(target, None)
+        # The next step overwrites these tokens, maybe before they are copied out. A copy on the device is soon made.
+        snapshot = tokens.clone()
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            target.copy_(snapshot, non_blocking=True)
+            snapshot.record_stream(self._stream)
+            done = torch.cuda.Event()
+            done.record()
+        return TokenCopy(target, done)
+
+
+class TokenCopy:
+    """One such copy. It must be read before two further steps are started."""
+
+    def __init__(self, target: torch.Tensor, done: torch.cuda.Event | None) -> None:
+        self._target = target
+        self._done = done
+
+    def tokens(self) -> list[int]:
+        """Wait for the copy, and no longer: later work goes on."""
+        if self._done is not None:
+            self._done.synchronize()
+        return self._target.tolist()
+
+
+def _pinned_ring(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
+    return [torch.zeros(shape, dtype=dtype, pin_memory=device.type == "cuda") for _ in range(_RING)]
+
+
+def _event(device: torch.device) -> torch.cuda.Event | None:
+    return torch.cuda.Event() if device.type == "cuda" else None

@@ -1,0 +1,98 @@
+"""Which steps find a graph, and with how much padding. Capturing itself needs a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minivllm.worker.cuda_graphs import CudaGraphs, GraphDispatcher, StepShape, capture_sizes
+from minivllm.worker.staging import SampledTokens, StagedRows
+
+
+def test_sizes_are_dense_where_steps_are_short():
+    assert capture_sizes(256)[:6] == [1, 2, 4, 8, 16, 24]
+    assert capture_sizes(256)[-3:] == [480, 496, 512]
+    assert [size for size in capture_sizes(256) if 240 <= size <= 272] == [240, 248, 256, 272]
+    assert capture_sizes(3) == [1, 2, 4]
+    assert capture_sizes(4, query_len=3) == [1, 2, 4, 8, 16, 24]
+
+
+@pytest.mark.parametrize(
+    ("query_lens", "mode", "tokens", "requests"),
+    [
+        ([1], "FULL", 1, 1),
+        ([1] * 3, "FULL", 4, 4),
+        ([1] * 9, "FULL", 16, 16),
+        ([1] * 17, "FULL", 20, 20),  # 24 would be more than can come
+        ([1] * 20, "FULL", 20, 20),
+        ([1, 2], "NONE", 3, 2),
+        ([7], "NONE", 7, 1),
+    ],
+)
+def test_decodes_take_the_smallest_graph_that_holds_them(query_lens, mode, tokens, requests):
+    found = GraphDispatcher(max_num_seqs=20).dispatch(query_lens)
+    assert (found.mode, found.shape.num_tokens, found.shape.num_requests) == (mode, tokens, requests), found.reason
+
+
+def test_mixed_steps_find_a_graph_only_where_they_are_captured():
+    decodes_only, both = GraphDispatcher(20), GraphDispatcher(20, capture_mixed=True)
+    assert decodes_only.dispatch([1, 5]).reason == "prompts in the step, and only steps of decodes are captured"
+    assert both.dispatch([1, 9]).shape == StepShape(16, 16, 0)
+    assert both.dispatch([1, 39]).shape == StepShape(40, 20, 0)
+    assert both.dispatch([1, 40]).reason == "41 tokens, and the largest graph has 40"
+    assert both.dispatch([1, 1]).shape == StepShape(2, 2, 1), "steps of decodes have graphs of their own"
+
+
+def test_with_drafts_a_decode_has_several_tokens():
+    dispatcher = GraphDispatcher(max_num_seqs=8, query_len=3)
+    assert dispatcher.dispatch([3, 3, 3]).shape == StepShape(9, 3, 3)
+    assert dispatcher.dispatch([3] * 8).shape == StepShape(24, 8, 3)
+    assert dispatcher.dispatch([1]).mode == "NONE"
+
+
+def test_more_decodes_than_the_largest_graph_run_without_one():
+    dispatcher = GraphDispatcher(max_num_seqs=1000)
+    assert dispatcher.dispatch([1] * 512).mode == "FULL"
+    assert dispatcher.dispatch([1] * 513).reason == "513 decodes, and the largest graph has 512"
+
+
+def test_the_largest_shape_is_captured_first_and_every_dispatch_names_one_of_them():
+    dispatcher = GraphDispatcher(max_num_seqs=30, capture_mixed=True)
+    shapes = dispatcher.shapes()
+    assert [shape.num_tokens for shape in shapes] == sorted((shape.num_tokens for shape in shapes), reverse=True)
+    assert len(set(shapes)) == len(shapes)
+    for requests in range(1, 31):
+        assert dispatcher.dispatch([1] * requests).shape in shapes
+        assert dispatcher.dispatch([1] * (requests - 1) + [2]).shape in shapes
+
+
+def test_staged_rows_are_padded_and_a_ring_of_buffers_is_reused():
+    rows = StagedRows(2, 4, torch.device("cpu"))
+    for step in range(8):
+        rows.stage([[step, step + 1], [7]], padding=[0, -1])
+        assert rows.on_device.tolist() == [[step, step + 1, 0, 0], [7, -1, -1, -1]]
+
+
+def test_sampled_tokens_are_those_of_their_step():
+    copies, sampled = SampledTokens(4, torch.device("cpu")), torch.zeros(2, dtype=torch.int64)
+    first = copies.start(sampled.fill_(3))
+    second = copies.start(sampled.fill_(4))
+    assert (first.tokens(), second.tokens()) == ([3, 3], [4, 4])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+def test_a_replay_sees_what_its_tensors_hold_by_then():
+    x = torch.zeros(8, device="cuda")
+    total = torch.zeros(8, device="cuda")
+
+    def run(shape: StepShape) -> None:
+        total[: shape.num_tokens] += x[: shape.num_tokens] * 2
+
+    graphs = CudaGraphs(run, [StepShape(8, 8, 1), StepShape(4, 4, 1)])
+    graphs.capture()
+    assert StepShape(4, 4, 1) in graphs
+    total.zero_()
+    x.fill_(1)
+    graphs.replay(StepShape(4, 4, 1))
+    assert total.tolist() == [2.0] * 4 + [0.0] * 4
