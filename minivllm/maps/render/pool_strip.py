@@ -104,7 +104,7 @@ class PoolStrip:
         line = Text("  ")
         line.append(f"#{first * per_cell:<6}", style=BLOCK_STYLE)
         for glyph, style, mark in row:
-            line.append(glyph, style=f"{style} bold reverse" if mark else style)
+            line.append(glyph, style=_changed(glyph, style) if mark else style)
         if num_rows > 1:
             line.append(f" {num_rows} rows", style="dim")
         marks = "".join(mark or " " for _, _, mark in row).rstrip()
@@ -162,6 +162,11 @@ class PoolStrip:
             text.append(f" {self._glyphs.more} {queue['num_blocks']} in all, last ")
             text.append(_ids([*queue["head"], *queue["tail"]][-2:]), style=f"not dim {BLOCK_STYLE}")
         return text
+
+
+def _changed(glyph: str, style: str) -> str:
+    """Letters and numbers stand out reversed; a shade would become another shade."""
+    return f"{style} bold reverse" if glyph.isalnum() else "bold"
 
 
 def in_lines(entries: list[Text], width: int) -> list[Text]:
