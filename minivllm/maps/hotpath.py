@@ -55,6 +55,7 @@ def hot_map(log: Log, iterations: Sequence[int] | None = None, request: str | No
         "tree": [_described(node, total) for node in tree],
         "sync_points": _sync_points(stages, total),
         "device": _device(stages, log.header.device),
+        "kernels": _kernels([event for step in chosen for event in steps[step] if event.kind == "kernels"]),
         "step_ns": _step_times(steps, chosen),
         "latency": latency(log, request),
     }
@@ -173,6 +174,20 @@ def _device(stages: list[Stage], name: str) -> dict[str, Any]:
         "enqueue_ns": enqueue if started else None,
         "device_ns": sum(stage.device_ns or 0 for stage in started) if started else None,
     }
+
+
+def _kernels(profiled: list[Event]) -> dict[str, Any]:
+    """What the profiled forward passes were made of, the longest first. A profiler slows its pass down."""
+    sums: dict[str, list[int]] = {}
+    for event in profiled:
+        for name, *numbers in event.data["kernels"]:
+            sums[name] = [a + b for a, b in zip(sums.get(name, [0, 0, 0]), numbers, strict=True)]
+    rows = [
+        {"name": name, "calls": calls, "cpu_ns": cpu, "device_ns": device}
+        for name, (calls, cpu, device) in sums.items()
+    ]
+    rows.sort(key=lambda row: (-row["device_ns"], -row["cpu_ns"], row["name"]))
+    return {"iterations": [event.step for event in profiled], "rows": rows}
 
 
 def _step_times(steps: dict[int, list[Event]], chosen: list[int]) -> dict[str, Any]:

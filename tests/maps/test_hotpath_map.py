@@ -88,6 +88,23 @@ def test_the_call_that_waits_is_the_sync_itself() -> None:
     assert not nodes["GPUModelRunner.model_forward"]["is_sync"]
 
 
+def test_kernels_of_profiled_passes_are_summed_and_labelled() -> None:
+    builder = gpu_log(2)
+    for step, kernels in enumerate([[["mm", 4, 100, 900], ["add", 2, 50, 10]], [["mm", 4, 100, 700]]]):
+        builder.step = step
+        builder.add("worker", "kernels", 20_000, 1, data={"of": "forward", "kernels": kernels})
+    log = builder.log()
+    assert hot_map(log)["kernels"] == {
+        "iterations": [0, 1],
+        "rows": [
+            {"name": "mm", "calls": 8, "cpu_ns": 200, "device_ns": 1600},
+            {"name": "add", "calls": 2, "cpu_ns": 50, "device_ns": 10},
+        ],
+    }
+    assert "2 profiled passes, each slower for being profiled" in drawn(log, 120)
+    assert "kernels of forward" not in drawn(gpu_log(2).log(), 120)
+
+
 def test_planes_share_all_the_work() -> None:
     planes = hot_map(calls_log().log())["planes"]
     assert planes["data"]["cpu_ns"] == 100 * US, "execute_model with all that it called"

@@ -24,6 +24,7 @@ _PLANE_STYLE = {"control": "cyan", "data": "magenta"}
 _VLLM = Text("vLLM, below vllm/v1/", no_wrap=True, overflow="ellipsis")
 _PLANE_NAME = {"control": "ctrl", "data": "data"}
 _ROOM_FOR_BARS = 116
+_MAX_KERNELS = 12
 _SYNC_STYLE = "bold yellow"
 
 
@@ -79,6 +80,11 @@ class HotPathRenderer:
         frame.print(Text(""))
         frame.print(self._latencies())
         frame.print(Text(""))
+        if passes := self._run["kernels"]["iterations"]:
+            count = f"{len(passes)} profiled {'pass' if len(passes) == 1 else 'passes'}"
+            frame.print(frame.rule(f"kernels of forward {frame.glyphs.dot} {count}, each slower for being profiled"))
+            frame.print(self._kernels())
+            frame.print(Text(""))
 
     # ---- the tree -------------------------------------------------------------------------------------------------
 
@@ -191,6 +197,18 @@ class HotPathRenderer:
             if has_vllm:
                 cells.append(cuttable(vllm_place(row["ref"])))
             table.add_row(*cells)
+        return table
+
+    def _kernels(self) -> Table:
+        """What a forward pass is made of where no Python runs: in a graph, in compiled code, on the device."""
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+        table.add_column("kernel")
+        for heading in ("calls", "CPU", "device"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in self._run["kernels"]["rows"][:_MAX_KERNELS]:
+            name = Text(row["name"], style=_PLANE_STYLE["data"], no_wrap=True, overflow="ellipsis")
+            device = in_ms(row["device_ns"]) if row["device_ns"] else ""
+            table.add_row(name, str(row["calls"]), in_ms(row["cpu_ns"]), device)
         return table
 
     def _latencies(self) -> Table:
