@@ -22,7 +22,7 @@ _WIDTH = 100
 
 
 def render() -> str:
-    """What `minivllm trace -s mixed-batch` draws, as a fenced block."""
+    """What `minivllm trace -s mixed-batch --map plan` draws, as a fenced block."""
     scenario = get_scenario("mixed-batch")
     log = read_log(scenario.log_path)
     plan = plan_map(log)
@@ -31,7 +31,7 @@ def render() -> str:
     renderer.draw_header()
     renderer.draw(next(entry for entry in plan["iterations"] if entry["iteration"] == scenario.look_at))
     lines = [line.rstrip() for line in out.getvalue().rstrip().splitlines()]
-    return "\n".join(["```text", "$ minivllm trace -s mixed-batch", *lines, "```"]) + "\n"
+    return "\n".join(["```text", "$ minivllm trace -s mixed-batch --map plan", *lines, "```"]) + "\n"
 
 
 def filled(text: str) -> str:
