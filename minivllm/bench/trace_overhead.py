@@ -22,12 +22,19 @@ from minivllm.sampling_params import SamplingParams
 from minivllm.scenarios.driver import Arrival
 from minivllm.scenarios.simulate import simulate_to_log
 from minivllm.scenarios.workload import Workload
+from minivllm.trace.events import EventLog, Header
+from minivllm.trace.recorder import Recorder
 
 _VOCAB = 1000
 _BLOCK_SIZE = 16
 
-# How many requests decode at once.
-SIMULATED = (8, 64, 256)
+# Simulated: how many requests decode at once, the tokens of each prompt and of each output.
+SIMULATED = ((8, 128, 256), (64, 128, 256), (256, 128, 256))
+# With a model: tokens of the prompt and of the output.
+DECODED = (32, 192)
+# Steps of a turn, and those at its beginning that do not count.
+_TURN = 12
+_SKIPPED = 4
 
 
 def simulated_workload(num_requests: int, prompt_len: int, output_len: int) -> Workload:
@@ -53,9 +60,7 @@ def simulated_workload(num_requests: int, prompt_len: int, output_len: int) -> W
     return Workload("trace-overhead", config, _VOCAB, arrivals, 100_000)
 
 
-def measure_simulate(
-    num_requests: int = 64, prompt_len: int = 128, output_len: int = 256, repeats: int = 3
-) -> dict[str, Any]:
+def measure_simulate(num_requests: int, prompt_len: int, output_len: int, repeats: int = 3) -> dict[str, Any]:
     """The scheduler alone, and `simulate` with its log written to a file. Microseconds a step."""
     workload = simulated_workload(num_requests, prompt_len, output_len)
     alone, logged, steps = math.inf, math.inf, 0
@@ -92,73 +97,76 @@ def _cpu_seconds(run: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def measure_decode(
-    model: str, num_requests: int = 1, prompt_len: int = 32, output_len: int = 48, repeats: int = 3
-) -> list[dict[str, Any]]:
+def measure_decode(model: str, prompt_len: int, output_len: int, repeats: int = 3) -> list[dict[str, Any]]:
     """A decode step of a real model without a log, and with one of each level. Milliseconds, the median step.
 
-    On one core, in time of that core, and in turns: what else runs on the machine must not decide.
+    On one core, in time of that core. The levels take turns of a few steps within each run, so whatever else slows the
+    machine down slows all of them down. Putting probes on and taking them off is not timed, nor the first steps after it:
+    Python has to learn again what the functions call.
     """
     import torch
 
     from minivllm.engine.arg_utils import EngineArgs
     from minivllm.engine.llm_engine import LLMEngine
-    from minivllm.trace.events import EventLog, Header
-    from minivllm.trace.recorder import Recorder
 
     torch.set_num_threads(1)
-    engine = LLMEngine.from_engine_args(
-        EngineArgs.from_kwargs(model=model, max_model_len=256, max_num_seqs=num_requests, enable_prefix_caching=False)
-    )
+    settings = {"model": model, "max_model_len": prompt_len + output_len, "max_num_seqs": 1}
+    engine = LLMEngine.from_engine_args(EngineArgs.from_kwargs(**settings))
     params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
-    prompts = [[(7 * i + k) % 500 + 5 for k in range(prompt_len)] for i in range(num_requests)]
-
-    def run(level: str | None, path: Path) -> list[float]:
-        for i, prompt in enumerate(prompts):
-            engine.add_request(f"{level}-{i}", {"prompt_token_ids": prompt}, params)
-        if level is None:
-            return _step_times(engine.has_unfinished_requests, engine.step)
-        log = EventLog(Header(level=level), path)  # type: ignore[arg-type]
-        recorder = Recorder(log, tokenizer=engine.tokenizer)
-        recorder.blocks.watch(engine.engine_core.scheduler.kv_cache_manager)
-
-        def step() -> None:
-            log.step += 1
-            engine.step()
-            recorder.end_step(engine.engine_core.scheduler)
-
-        with recorder.installation():
-            times = _step_times(engine.has_unfinished_requests, step)
-        log.close()
-        return times
-
-    medians: dict[str | None, list[float]] = {None: [], "step": [], "function": []}
-    sizes: dict[str | None, int] = {None: 0}
+    times: dict[str, list[float]] = {"off": [], "step": [], "function": []}
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(repeats):
-            for level, values in medians.items():
-                path = Path(folder) / f"{level}.jsonl"
-                values.append(statistics.median(run(level, path)[1:]))
-                if level is not None:
-                    sizes[level] = path.stat().st_size
+        recorders = {level: _recorder(engine, level, Path(folder) / level) for level in ("step", "function")}
+        for run in range(repeats):
+            prompt = [(7 * run + k) % 500 + 5 for k in range(prompt_len)]
+            engine.add_request(str(run), {"prompt_token_ids": prompt}, params)
+            engine.step()
+            while engine.has_unfinished_requests():
+                for level, values in times.items():
+                    values += _timed_turn(engine, recorders.get(level))[_SKIPPED:]
+        for recorder in recorders.values():
+            recorder.log.close()
+        sizes = {
+            level: (Path(folder) / level).stat().st_size / (recorder.log.step + 1)
+            for level, recorder in recorders.items()
+        }
     engine.shutdown()
-    base = min(medians[None])
+    base = statistics.median(times["off"])
     return [
         {
-            "model": model,
-            "level": level or "off",
-            "requests": num_requests,
-            "decode_step_ms": round(min(values) * 1e3, 3),
-            "overhead": round(min(values) / base - 1, 4),
-            "log_bytes_per_step": round(sizes[level] / output_len),
+            "model": Path(model).name,
+            "level": level,
+            "steps": len(values),
+            "decode_step_ms": round(statistics.median(values) * 1e3, 3),
+            "overhead": round(statistics.median(values) / base - 1, 4),
+            "log_bytes_per_step": round(sizes.get(level, 0)),
         }
-        for level, values in medians.items()
+        for level, values in times.items()
     ]
 
 
-def _step_times(has_more: Callable[[], bool], step: Callable[[], object]) -> list[float]:
+def _recorder(engine: Any, level: Any, path: Path) -> Recorder:
+    return Recorder(EventLog(Header(level=level), path), tokenizer=engine.tokenizer)
+
+
+def _timed_turn(engine: Any, recorder: Recorder | None) -> list[float]:
+    """Seconds of each of the next steps."""
+    if recorder is None:
+        return _step_times(engine, engine.step)
+    scheduler = engine.engine_core.scheduler
+    recorder.blocks.watch(scheduler.kv_cache_manager)
+
+    def step() -> None:
+        recorder.log.step += 1
+        engine.step()
+        recorder.end_step(scheduler)
+
+    with recorder.installation():
+        return _step_times(engine, step)
+
+
+def _step_times(engine: Any, step: Callable[[], object]) -> list[float]:
     times = []
-    while has_more():
+    while engine.has_unfinished_requests() and len(times) < _TURN:
         start = time.thread_time()
         step()
         times.append(time.thread_time() - start)

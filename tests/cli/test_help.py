@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 
 from minivllm.bench import scheduler as scheduler_bench
-from minivllm.bench import vllm_scheduler
+from minivllm.bench import trace_overhead, vllm_scheduler
 from minivllm.entrypoints.cli.main import app
 from minivllm.scenarios import definition
 from tests.cli.conftest import Run
@@ -57,6 +57,8 @@ def test_an_example_works(
     case = scheduler_bench.Case(2, True, prompt_len=8, output_len=4)
     monkeypatch.setattr(scheduler_bench, "CASES", [case])
     monkeypatch.setattr(scheduler_bench, "CONTEXT_CASES", [case])
+    monkeypatch.setattr(trace_overhead, "SIMULATED", ((2, 8, 4),))
+    monkeypatch.setattr(trace_overhead, "DECODED", (8, 37))
     monkeypatch.setattr(vllm_scheduler, "run_vllm_cases", lambda *args: [{"schedule_us": 1.0, "update_us": 1.0}])
     monkeypatch.setattr("shutil.which", str)
     if " record " in example:

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from minivllm import __version__
+from minivllm.entrypoints.cli import bench_generation
 from minivllm.entrypoints.cli.common import JsonOption, examples, note, print_json, stdout_console
 from minivllm.entrypoints.cli.errors import LackingError, user_errors
 
@@ -23,6 +24,7 @@ def register(app: typer.Typer) -> None:
     group.command("scheduler", epilog=epilog)(user_errors(scheduler))
     trace_epilog = examples("minivllm bench trace-overhead --simulate-only", "minivllm bench trace-overhead --json")
     group.command("trace-overhead", epilog=trace_epilog)(user_errors(trace_overhead))
+    bench_generation.add_commands(group)
     app.add_typer(group, name="bench")
 
 
@@ -66,10 +68,10 @@ def trace_overhead(
     as_json: JsonOption = False,
 ) -> None:
     """Time what a trace costs: `simulate` beside the scheduler alone, and a model's decode step with and without."""
-    from minivllm.bench.trace_overhead import SIMULATED, measure_decode, measure_simulate
+    from minivllm.bench.trace_overhead import DECODED, SIMULATED, measure_decode, measure_simulate
 
-    simulated = [measure_simulate(count, repeats=repeats) for count in SIMULATED]
-    decode = [] if simulate_only else measure_decode(model, repeats=repeats)
+    simulated = [measure_simulate(*case, repeats) for case in SIMULATED]
+    decode = [] if simulate_only else measure_decode(model, *DECODED, repeats)
     machine = _machine()
     if as_json:
         document = {"bench": "trace-overhead", "engine": "minivllm", "machine": machine, "workload": "see results"}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 from minivllm.trace.events import EventLog
@@ -16,6 +17,7 @@ from minivllm.trace.wrap import Around, Call, Probe
 _MANAGER = "minivllm.core.kv_cache_manager:KVCacheManager"
 _POOL = "minivllm.core.block_pool:BlockPool"
 
+_TAKES_BLOCKS = frozenset({"get_new_blocks"})
 _ASKS_FOR_BLOCKS = frozenset({"allocate_slots", "cache_blocks"})
 
 # Hexadecimal digits of a hash that an event carries.
@@ -33,7 +35,6 @@ class BlockProbes:
         self._log = log
         self._manager: Any = None
         self._memory = PrefixMemory()
-        self._is_allocating = False
         self._num_cached_free = 0
         self._freed: set[int] = set()
         self._evicted: list[int] = []
@@ -44,7 +45,7 @@ class BlockProbes:
             f"{_MANAGER}.get_computed_blocks": self._lookup,
             f"{_MANAGER}.free": Around(self._before_free, self._free),
             f"{_POOL}.touch": self._shared,
-            f"{_POOL}.get_new_blocks": Around(self._before_allocation, self._allocated),
+            f"{_POOL}.get_new_blocks": self._allocated,
             f"{_POOL}.evict_blocks": Around(_with_hash, self._evict),
             f"{_POOL}.cache_full_blocks": self._stored,
             f"{_POOL}.reset_prefix_cache": Around(lambda args: _with_hash((args[0], args[0].blocks)), self._reset),
@@ -101,11 +102,7 @@ class BlockProbes:
         data = {"blocks": _ids(blocks), "ref_cnt": [block.ref_cnt for block in blocks]}
         self._add(call, "kv.shared", data, _request_of_caller().request_id)
 
-    def _before_allocation(self, args: tuple[Any, ...]) -> None:
-        self._is_allocating = True
-
     def _allocated(self, call: Call) -> None:
-        self._is_allocating = False
         block_ids = _ids(call.result)
         self._freed.difference_update(block_ids)
         self._add(call, "kv.allocated", {"blocks": block_ids}, _request_of_caller().request_id)
@@ -127,12 +124,14 @@ class BlockProbes:
         self._add(call, "kv.stored", data, request.request_id)
 
     def _evict(self, call: Call) -> None:
+        if not call.memo:
+            return
         # A block that is reused was free; one whose planned step was taken back still has its owner.
-        why = "reused" if self._is_allocating else "taken_back"
-        if self._is_allocating:
+        is_reused = _caller(_TAKES_BLOCKS) is not None
+        if is_reused:
             self._num_cached_free -= len(call.memo)
         for block_id, block_hash in call.memo:
-            self._lose(call, block_id, block_hash, why)
+            self._lose(call, block_id, block_hash, "reused" if is_reused else "taken_back")
 
     def _reset(self, call: Call) -> None:
         if not call.result:
@@ -188,15 +187,21 @@ class BlockProbes:
 
 
 def _request_of_caller() -> Any:
-    """For whom the pool is at work. It does not know; the manager's function that called it does.
-
-    Asked only when blocks change hands. A probe on that function itself would be told of every request in every step.
-    """
-    frame = sys._getframe(1)
-    while frame.f_code.co_name not in _ASKS_FOR_BLOCKS:
-        assert frame.f_back is not None, "only the KV cache manager asks the pool for blocks"
-        frame = frame.f_back
+    """For whom the pool is at work. It does not know; the manager's function that called it does."""
+    frame = _caller(_ASKS_FOR_BLOCKS)
+    assert frame is not None, "only the KV cache manager asks the pool for blocks"
     return frame.f_locals["request"]
+
+
+def _caller(names: frozenset[str]) -> FrameType | None:
+    """The innermost of these functions that is running.
+
+    Looked for only when blocks change hands. A probe on such a function would be told of every request in every step.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name not in names:
+        frame = frame.f_back
+    return frame
 
 
 def _ids(blocks: Sequence[Any]) -> list[int]:

@@ -6,17 +6,10 @@ The engine knows only hashes that are cached now. Here also those that were, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A block that is cached now: who published it first, what comes before it, and its tokens."""
-
-    request_id: str
-    parent: bytes | None
-    token_ids: list[int]
+# A block that is cached now: who published it first, the hash of what comes before it, and its tokens.
+_Stored = tuple[str, bytes | None, list[int]]
 
 
 class PrefixMemory:
@@ -31,8 +24,7 @@ class PrefixMemory:
         self._ever: set[bytes] = set()
         self._cached: dict[bytes, _Stored] = {}
         # Blocks that continue a prefix, by its hash and their own first token, oldest first.
-        self._children: dict[tuple[bytes | None, int], dict[bytes, None]] = {}
-        self._first_tokens: dict[bytes | None, dict[int, int]] = {}
+        self._children: dict[bytes | None, dict[int, dict[bytes, None]]] = {}
 
     def store(self, request: Any, index: int, hashes: Sequence[bytes]) -> None:
         """Note that a request published its full blocks from `index` on."""
@@ -41,13 +33,10 @@ class PrefixMemory:
         tokens = request._all_token_ids
         for i, block_hash in enumerate(hashes, index):
             if block_hash not in self._cached:
-                stored = _Stored(request.request_id, parent, tokens[i * size : (i + 1) * size])
-                self._cached[block_hash] = stored
+                token_ids = tokens[i * size : (i + 1) * size]
+                self._cached[block_hash] = (request.request_id, parent, token_ids)
                 self._ever.add(block_hash)
-                first = stored.token_ids[0]
-                self._children.setdefault((parent, first), {})[block_hash] = None
-                counts = self._first_tokens.setdefault(parent, {})
-                counts[first] = counts.get(first, 0) + 1
+                self._children.setdefault(parent, {}).setdefault(token_ids[0], {})[block_hash] = None
             parent = block_hash
 
     def lose(self, block_hash: bytes, *, is_last: bool, was_computed: bool) -> None:
@@ -62,20 +51,16 @@ class PrefixMemory:
             return
         if not was_computed:
             self._ever.discard(block_hash)
-        stored = self._cached.pop(block_hash, None)
-        if stored is None:
+        if block_hash not in self._cached:
             return
-        first = stored.token_ids[0]
-        siblings = self._children[stored.parent, first]
+        _, parent, token_ids = self._cached.pop(block_hash)
+        children = self._children[parent]
+        siblings = children[token_ids[0]]
         del siblings[block_hash]
         if not siblings:
-            del self._children[stored.parent, first]
-        counts = self._first_tokens[stored.parent]
-        counts[first] -= 1
-        if not counts[first]:
-            del counts[first]
-            if not counts:
-                del self._first_tokens[stored.parent]
+            del children[token_ids[0]]
+            if not children:
+                del self._children[parent]
 
     def why_missing(self, request: Any, num_hit_blocks: int, asked: int, *, enabled: bool) -> dict[str, Any]:
         """Why a look-up ended behind its last hit.
@@ -108,17 +93,18 @@ class PrefixMemory:
         start = index * self.block_size
         tokens = request._all_token_ids[start : start + self.block_size]
         parent = request.block_hashes[index - 1] if index else None
+        children = self._children.get(parent, {})
         best: tuple[int, str] | None = None
-        for block_hash in self._children.get((parent, tokens[0]), ()):
-            stored = self._cached[block_hash]
-            same = next((k for k, (a, b) in enumerate(zip(tokens, stored.token_ids, strict=True)) if a != b), None)
+        for block_hash in children.get(tokens[0], ()):
+            request_id, _, others = self._cached[block_hash]
+            same = next((k for k, (a, b) in enumerate(zip(tokens, others, strict=True)) if a != b), None)
             if same is None:  # equal tokens: a salt, an adapter or an image tells them apart
-                return {"why": "differs", "other": stored.request_id}
+                return {"why": "differs", "other": request_id}
             if best is None or same > best[0]:
-                best = (same, stored.request_id)
-        if best is None and parent is not None and (others := self._first_tokens.get(parent)):
-            sibling = next(iter(self._children[parent, next(iter(others))]))
-            best = (0, self._cached[sibling].request_id)
+                best = (same, request_id)
+        if best is None and parent is not None and children:
+            siblings = next(iter(children.values()))
+            best = (0, self._cached[next(iter(siblings))][0])
         if best is None:
             return None
         return {"why": "differs", "token": start + best[0], "other": best[1]}
