@@ -1,0 +1,71 @@
+"""Owns what a machine allows at best: how fast it reads and multiplies, and what follows for a model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from minivllm.layers.linear import Linear
+from minivllm.models.loader import ModelLoader
+from minivllm.models.model_zoo import find_model
+
+_BYTES = 2**28  # more than any cache holds
+
+
+def floor(model: str, dtypes: list[str], prompt_tokens: int, output_tokens: int) -> list[dict[str, Any]]:
+    """For each precision: one stream reads every weight once a token; a batch multiplies every weight with every token.
+
+    Args:
+        model: Name or folder.
+        dtypes: Precisions.
+        prompt_tokens: Of the batch workload.
+        output_tokens: Of the batch workload.
+    """
+    loader = ModelLoader(find_model(model))
+    bandwidth = _read_bytes_per_s()
+    floors = []
+    for name in dtypes:
+        dtype = getattr(torch, name)
+        weight_bytes = loader.weight_bytes(dtype)
+        flops = _multiply_flops(dtype)
+        per_token = 2 * weight_bytes / dtype.itemsize
+        seconds = per_token * (prompt_tokens + output_tokens) / flops
+        floors.append(
+            {
+                "dtype": name,
+                "weight_bytes": weight_bytes,
+                "read_gb_per_s": bandwidth / 1e9,
+                "multiply_gflops": flops / 1e9,
+                "decode_tokens_per_s": bandwidth / weight_bytes,
+                "output_tokens_per_s": output_tokens / seconds,
+            }
+        )
+    return floors
+
+
+def _read_bytes_per_s() -> float:
+    numbers = torch.ones(_BYTES // 4)
+    return _BYTES / _best(numbers.sum)
+
+
+def _multiply_flops(dtype: torch.dtype) -> float:
+    """Of one large product with packed weights: 512 rows, so that they stay in the cache."""
+    layer = Linear(1024, 4096, torch.device("cpu"), dtype, bias=False)
+    layer.weight.fill_(0.01)
+    layer.pack()
+    x = torch.full((512, 1024), 0.01, dtype=dtype)
+    return 2 * 512 * 1024 * 4096 / _best(lambda: layer.forward(x))
+
+
+def _best(call: Callable[[], Any], repeats: int = 20) -> float:
+    """Noise only ever adds time, so the floor is the best of several; the first runs, which warm up, never are."""
+    times = []
+    with torch.inference_mode():
+        for _ in range(repeats):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+    return min(times)
