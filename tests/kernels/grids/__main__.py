@@ -24,15 +24,18 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--shard", default="0/1", help="I/N: only every N-th case, from the I-th on; to run N at once")
     options = parser.parse_args()
+    shard, shards = map(int, options.shard.split("/"))
     failures = 0
+    setup = Setup(torch.device(options.device), options.full, options.seed, shard, shards)
     for name in options.names:
         torch.manual_seed(options.seed)
         started = time.monotonic()
         line = {"name": name, "device": options.device, "cases": 0, "error": None}
         try:
             run = importlib.import_module(f"tests.kernels.grids.{name}").run
-            line["cases"] = run(Setup(torch.device(options.device), options.full, options.seed))
+            line["cases"] = run(setup)
         except Exception:
             failures += 1
             line["error"] = traceback.format_exc(limit=-3)

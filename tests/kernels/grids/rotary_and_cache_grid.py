@@ -23,7 +23,6 @@ def run(setup: Setup) -> int:
         what = f"{block_size=} {head_dim=} {heads=} {kv_heads=} {has_norm=} {cache=} {dtype=}"
         shape = (2, NUM_BLOCKS, max(block_size, 2), kv_heads, head_dim)
         compare(setup, shape, heads, has_norm, dtype, kv_dtype, what)
-    assert {case[-1] for case in chosen} == {"model", "e4m3", "e5m2"}
     return len(chosen)
 
 

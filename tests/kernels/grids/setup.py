@@ -27,6 +27,8 @@ class Setup:
     device: torch.device
     full: bool
     seed: int
+    shard: int = 0
+    shards: int = 1
 
     @property
     def dtypes(self) -> list[torch.dtype]:
@@ -43,7 +45,8 @@ class Setup:
 
     def choose(self, cases: Sequence[Case], count: int, full_count: int) -> list[Case]:
         """Some of many cases, others with another seed."""
-        return random.Random(self.seed).sample(cases, min(len(cases), full_count if self.full else count))
+        chosen = random.Random(self.seed).sample(cases, min(len(cases), full_count if self.full else count))
+        return chosen[self.shard :: self.shards]
 
 
 class Pages(NamedTuple):

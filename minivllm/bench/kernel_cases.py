@@ -1,0 +1,263 @@
+"""Owns what `bench kernels` runs: each kernel on sizes of real models, with the bytes and operations that it needs.
+
+A case makes several *copies* of its work on different data, more of it than a GPU's cache holds, so that what is timed
+comes from memory, as it does in a model with many layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from minivllm.kernels.logprobs import token_logprobs
+from minivllm.kernels.paged_decode import paged_decode
+from minivllm.kernels.paged_prefill import paged_prefill
+from minivllm.kernels.rms_norm import rms_norm
+from minivllm.kernels.rotary_and_cache import rotary_and_cache
+from minivllm.kernels.sample import sample
+from minivllm.kernels.scores import SamplingParameters, SamplingRows, SamplingState
+from minivllm.kernels.silu_and_mul import silu_and_mul
+from minivllm.kernels.skinny_linear import skinny_linear
+
+BLOCK_SIZE = 16
+# Past the 60 MB of an H200's second-level cache.
+_ROTATED_BYTES = 160 * 2**20
+_MOST_COPIES = 200
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kernel on one size.
+
+    Attributes:
+        kernel: Its name.
+        size: For a reader.
+        num_bytes: What must be read and written once.
+        flops: Multiplications and additions of matrix products; 0 where bytes decide.
+        make: Makes one copy: allocates its data, and gives what runs the kernel on it.
+        make_torch: The same with PyTorch's own operations, for comparison; None where there are none.
+    """
+
+    kernel: str
+    size: str
+    num_bytes: int
+    flops: int
+    make: Callable[[], Run]
+    make_torch: Callable[[], Run] | None = None
+
+    @property
+    def copies(self) -> int:
+        """How many copies take turns."""
+        return max(1, min(_MOST_COPIES, -(-_ROTATED_BYTES // max(1, self.num_bytes))))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A model's sizes, and where and in what it is computed."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    vocab: int
+    device: torch.device
+    dtype: torch.dtype
+
+    def random(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, device=self.device, dtype=self.dtype)
+
+    def integers(self, numbers: list[int] | torch.Tensor, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.as_tensor(numbers, dtype=dtype, device=self.device)
+
+
+def qwen3_06b(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Sizes:
+    return Sizes(1024, 16, 8, 128, 3072, 151_936, device, dtype)
+
+
+def llama_8b(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Sizes:
+    return Sizes(4096, 32, 8, 128, 14_336, 128_256, device, dtype)
+
+
+def paged_batch(model: Sizes, batch: int, context: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A filled cache, tables of random pages, and lengths, of requests with equal contexts."""
+    blocks = -(-context // BLOCK_SIZE)
+    kv_cache = model.random(2, batch * blocks + 1, BLOCK_SIZE, model.kv_heads, model.head_dim)
+    table = model.integers((torch.randperm(batch * blocks) + 1).view(batch, blocks))
+    return kv_cache, table, model.integers([context] * batch)
+
+
+def decode_case(model: Sizes, batch: int, context: int, num_splits: int | None = None) -> Case:
+    def make() -> Run:
+        query = model.random(batch, model.heads, model.head_dim)
+        out = torch.empty_like(query)
+        return partial(paged_decode, query, *paged_batch(model, batch, context), out=out, num_splits=num_splits)
+
+    cache = 2 * batch * context * model.kv_heads * model.head_dim
+    own = 2 * batch * model.heads * model.head_dim
+    size = f"{batch} x {context}, {model.heads}/{model.kv_heads} heads"
+    size += "" if num_splits is None else f", {num_splits} splits"
+    return Case("paged_decode", size, (cache + own) * model.dtype.itemsize, 0, make)
+
+
+def prefill_case(model: Sizes, batch: int, length: int, fresh: bool) -> Case:
+    tokens = batch * length
+
+    def inputs() -> list[torch.Tensor]:
+        return [model.random(tokens, n, model.head_dim) for n in (model.heads, model.kv_heads, model.kv_heads)]
+
+    def make() -> Run:
+        query, key, value = inputs()
+        starts = model.integers(torch.arange(batch + 1) * length)
+        kv_cache, table, seq_lens = paged_batch(model, batch, length)
+        step = (key, value) if fresh else None
+        out = torch.empty_like(query)
+        return partial(paged_prefill, query, kv_cache, table, starts, seq_lens, length, fresh=step, out=out)
+
+    def make_torch() -> Run:
+        q, k, v = (x.view(batch, length, -1, model.head_dim).transpose(1, 2) for x in inputs())
+        return partial(F.scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=True)
+
+    # Two products of queries with every second key on average, two operations each.
+    flops = 2 * 2 * batch * model.heads * model.head_dim * length * (length + 1) // 2
+    num_bytes = tokens * (2 * model.heads + 2 * model.kv_heads) * model.head_dim * model.dtype.itemsize
+    size = f"{batch} x {length}, {model.heads}/{model.kv_heads} heads, {'own tensors' if fresh else 'pages'}"
+    return Case("paged_prefill", size, num_bytes, flops, make, make_torch)
+
+
+def rotary_case(model: Sizes, tokens: int) -> Case:
+    def make() -> Run:
+        width = model.heads + 2 * model.kv_heads
+        qkv = model.random(tokens, width * model.head_dim)
+        cos_sin = torch.randn(4096, model.head_dim, device=model.device)
+        blocks = -(-tokens // BLOCK_SIZE)
+        kv_cache = model.random(2, blocks, BLOCK_SIZE, model.kv_heads, model.head_dim)
+        slots = model.integers(torch.randperm(blocks * BLOCK_SIZE)[:tokens], torch.int64)
+        positions = model.integers(torch.arange(tokens) % 4096, torch.int64)
+        norms = (model.random(model.head_dim), model.random(model.head_dim))
+        return partial(rotary_and_cache, qkv, cos_sin, positions, slots, kv_cache, model.heads, norms)
+
+    moved = tokens * (2 * model.heads + 5 * model.kv_heads) * model.head_dim  # query and key there and back, 2 writes
+    return Case("rotary_and_cache", f"{tokens} tokens", moved * model.dtype.itemsize, 0, make)
+
+
+def rms_norm_case(model: Sizes, tokens: int) -> Case:
+    def make() -> Run:
+        x, residual, out = (model.random(tokens, model.hidden) for _ in range(3))
+        return partial(rms_norm, x, model.random(model.hidden), 1e-6, residual, out)
+
+    def make_torch() -> Run:
+        x, residual, weight = (
+            model.random(tokens, model.hidden),
+            model.random(tokens, model.hidden),
+            model.random(model.hidden),
+        )
+        return lambda: F.rms_norm(residual.add_(x), weight.shape, weight, 1e-6)
+
+    num_bytes = 4 * tokens * model.hidden * model.dtype.itemsize
+    return Case("rms_norm", f"{tokens} x {model.hidden}, residual", num_bytes, 0, make, make_torch)
+
+
+def silu_case(model: Sizes, tokens: int) -> Case:
+    def make() -> Run:
+        return partial(silu_and_mul, model.random(tokens, 2 * model.inner), model.random(tokens, model.inner))
+
+    def make_torch() -> Run:
+        gate_up = model.random(tokens, 2 * model.inner)
+        return lambda: F.silu(gate_up[:, : model.inner]) * gate_up[:, model.inner :]
+
+    num_bytes = 3 * tokens * model.inner * model.dtype.itemsize
+    return Case("silu_and_mul", f"{tokens} x {model.inner}", num_bytes, 0, make, make_torch)
+
+
+def linear_case(model: Sizes, name: str, rows: int, outputs: int, inputs: int) -> Case:
+    def tensors() -> tuple[torch.Tensor, torch.Tensor]:
+        return model.random(rows, inputs), model.random(outputs, inputs)
+
+    def make() -> Run:
+        return partial(skinny_linear, *tensors(), out=model.random(rows, outputs))
+
+    def make_torch() -> Run:
+        return partial(F.linear, *tensors())
+
+    num_bytes = (outputs * inputs + rows * (inputs + outputs)) * model.dtype.itemsize
+    flops = 2 * rows * outputs * inputs
+    return Case("skinny_linear", f"{name}, {rows} x {inputs} -> {outputs}", num_bytes, flops, make, make_torch)
+
+
+def sample_case(model: Sizes, rows: int, what: str, temperature: float, top_p: float = 1.0) -> Case:
+    def make() -> Run:
+        columns: dict[str, torch.Tensor] = {
+            name: torch.zeros(rows, device=model.device) for name in SamplingParameters._fields
+        }
+        columns |= {
+            "temperature": torch.full((rows,), temperature, device=model.device),
+            "top_k": model.integers([0] * rows),
+            "top_p": torch.full((rows,), top_p, device=model.device),
+            "seed": model.integers(torch.arange(rows), torch.int64),
+            "repetition": torch.ones(rows, device=model.device),
+        }
+        state = SamplingState(model.integers(torch.zeros(rows, 64)), None)
+        batch = SamplingRows(model.integers(torch.arange(rows)), model.integers([7] * rows))
+        return partial(sample, model.random(rows, model.vocab), batch, SamplingParameters(**columns), state)
+
+    def make_torch() -> Run:
+        return partial(torch.argmax, model.random(rows, model.vocab), dim=-1)
+
+    num_bytes = rows * model.vocab * model.dtype.itemsize
+    return Case("sample", f"{rows} x {model.vocab}, {what}", num_bytes, 0, make, make_torch)
+
+
+def logprobs_case(model: Sizes, rows: int) -> Case:
+    def make() -> Run:
+        tokens = torch.randint(model.vocab, (rows,), device=model.device)
+        return partial(token_logprobs, model.random(rows, model.vocab), tokens)
+
+    num_bytes = rows * model.vocab * model.dtype.itemsize
+    return Case("token_logprobs", f"{rows} x {model.vocab}", num_bytes, 0, make)
+
+
+def linear_cases(model: Sizes, rows: int) -> Iterator[Case]:
+    """The products of one layer, and the head."""
+    heads = model.heads * model.head_dim
+    yield linear_case(model, "qkv", rows, heads + 2 * model.kv_heads * model.head_dim, model.hidden)
+    yield linear_case(model, "o", rows, model.hidden, heads)
+    yield linear_case(model, "gate_up", rows, 2 * model.inner, model.hidden)
+    yield linear_case(model, "down", rows, model.hidden, model.inner)
+    yield linear_case(model, "head", rows, model.vocab, model.hidden)
+
+
+def all_cases(device: torch.device) -> Iterator[Case]:
+    """The sizes of a Qwen3-0.6B, and where they matter, of a Llama-3.1-8B."""
+    small, large = qwen3_06b(device), llama_8b(device)
+    for batch, context in [(1, 256), (1, 1024), (1, 4096), (8, 256), (8, 1024), (64, 256), (64, 1024), (256, 256)]:
+        yield decode_case(small, batch, context)
+    for model in (small, large):
+        yield decode_case(model, 256, 1024)
+        yield decode_case(model, 64, 4096)
+    for splits in (1, 2, 4):
+        yield decode_case(small, 64, 1024, splits)
+    for splits in (8, 16, 32):
+        yield decode_case(small, 1, 1024, splits)
+    for fresh in (False, True):
+        for model in (small, large):
+            yield prefill_case(model, 4, 4096, fresh)
+        yield prefill_case(small, 16, 1024, fresh)
+    for tokens in (1, 256, 16_384):
+        yield rotary_case(small, tokens)
+        yield rms_norm_case(small, tokens)
+        yield silu_case(small, tokens)
+    for rows in (1, 2, 4, 8, 16):
+        yield from linear_cases(small, rows)
+    yield from linear_cases(large, 1)
+    for rows in (1, 256):
+        yield sample_case(small, rows, "greedy", 0.0)
+        yield sample_case(small, rows, "temperature", 0.6)
+        yield sample_case(small, rows, "top_p", 0.6, top_p=0.95)
+    yield logprobs_case(small, 256)
