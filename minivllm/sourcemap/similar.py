@@ -6,7 +6,7 @@ import re
 from difflib import SequenceMatcher
 
 from minivllm.sourcemap.resolve import Found, bases_of, find
-from minivllm.sourcemap.signatures import owner_of, pinned_signatures, signature
+from minivllm.sourcemap.signatures import owner_of, pinned_signatures, signature, was_pinned
 from minivllm.sourcemap.vllm_source import VllmSource
 
 Signature = tuple[str, frozenset[str]]
@@ -40,7 +40,7 @@ def similar_symbols(source: VllmSource, symbol: str, homes: dict[str, list[str]]
     scored = [
         (score, candidate)
         for candidate in pool
-        if candidate.qualname.rpartition(".")[2] not in siblings - {name} and candidate.symbol not in pinned
+        if candidate.qualname.rpartition(".")[2] not in siblings - {name} and not was_pinned(candidate.symbol)
         if (score := _score(source, candidate, name, pinned.get(symbol))) >= _LIMIT
     ]
     best = sorted(scored, key=lambda pair: (-pair[0], pair[1].path != path, pair[1].symbol))

