@@ -101,7 +101,7 @@ def measure_decode(model: str, prompt_len: int, output_len: int, repeats: int = 
     """A decode step of a real model without a log, and with one of each level. Milliseconds, the median step.
 
     On one core, in time of that core. The levels take turns of a few steps within each run, so whatever else slows the
-    machine down slows all of them down. Putting probes on and taking them off is not timed, nor the first steps after it:
+    machine down slows all of them down. Putting probes on and off is not timed, nor are the first steps after it:
     Python has to learn again what the functions call.
     """
     import torch
@@ -165,7 +165,7 @@ def _timed_turn(engine: Any, recorder: Recorder | None) -> list[float]:
 
 
 def _step_times(engine: Any, step: Callable[[], object]) -> list[float]:
-    times = []
+    times: list[float] = []
     while engine.has_unfinished_requests() and len(times) < _TURN:
         start = time.thread_time()
         step()
