@@ -87,6 +87,7 @@ class TraceView:
             if below.kinds and chosen:
                 number = first_to_look_at(log, [entry["iteration"] for entry in chosen], "hot")
                 shown = next(entry for entry in chosen if entry["iteration"] == number)
+                renderer.draw_note(f"Iteration {number} from other sides; for another one: --iteration N.")
                 renderer.draw(shown, with_plan=False)
                 below.draw(number)
         if "timeline" in maps:
