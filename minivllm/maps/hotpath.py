@@ -182,7 +182,7 @@ def _kernels(profiled: list[Event]) -> dict[str, Any]:
     for event in profiled:
         for name, *numbers in event.data["kernels"]:
             sums[name] = [a + b for a, b in zip(sums.get(name, [0, 0, 0]), numbers, strict=True)]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": name, "calls": calls, "cpu_ns": cpu, "device_ns": device}
         for name, (calls, cpu, device) in sums.items()
     ]

@@ -71,6 +71,7 @@ def test_every_map_is_a_file(run: Run, kind: str, suffix: str) -> None:
     assert (ended.code, ended.out, ended.err) == (0, "", f"wrote {path}\n")
     text = path.read_text(encoding="utf-8")
     assert "mixed-batch" in re.sub("<[^>]*>", "", text)
+    assert "next: minivllm map " in " ".join(re.sub("<[^>]*>", " ", text).split())
     if suffix == "svg":
         ET.fromstring(text)
     piped = run("map", kind, "-s", "mixed-batch", "--format", suffix)
@@ -193,6 +194,14 @@ def test_no_colour_and_no_path_of_this_machine_in_a_file(run: Run, monkeypatch: 
     monkeypatch.setenv("COLUMNS", "47")
     assert run("map", "hot", "-s", "hello", "--format", "svg").out == first
     assert "file://" not in first
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_file_has_no_colours(run: Run, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert run("map", kind, "-s", "hello", "-o", "map.txt").code == 0
+    assert "\x1b" not in Path("map.txt").read_text(encoding="utf-8")
+    assert Path("map.txt").read_text(encoding="utf-8") != ""
 
 
 def test_a_copied_log_gives_the_same_picture(run: Run, tmp_path: Path) -> None:

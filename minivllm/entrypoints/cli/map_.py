@@ -19,6 +19,7 @@ from minivllm.entrypoints.cli.common import (
     check_outputs,
     choose_log,
     examples,
+    json_document,
     note,
     print_json,
     stdout_console,
@@ -26,6 +27,8 @@ from minivllm.entrypoints.cli.common import (
 from minivllm.entrypoints.cli.errors import user_errors
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from minivllm.entrypoints.cli.map_view import MapView
     from minivllm.trace.reader import Log
 
@@ -100,7 +103,9 @@ def _command(kind: str) -> Callable[..., None]:
         if wanted == "json" and output is None:
             print_json(f"map-{kind}", view.document(chosen))
             return
-        _put(_as_text(view, chosen, wanted, width or _FILE_WIDTH), output)
+        # A file that was made of a log does not say where that log was.
+        source = f"-s {scenario}" if scenario is not None and not fresh else None
+        _put(_as_text(view, chosen, wanted, width or _FILE_WIDTH, source), output)
 
     return draw
 
@@ -127,15 +132,14 @@ def _to_screen(view: MapView, log: Log, width: int | None, output: Path | None) 
 
     from rich.console import Console
 
-    text = io.StringIO()
-    view.draw(log, Console(file=text, width=width or _FILE_WIDTH, highlight=False, markup=False, emoji=False))
-    _put(text.getvalue(), output)
+    # A file is no terminal, whatever the environment says of colours.
+    plain = Console(file=io.StringIO(), width=width or _FILE_WIDTH, force_terminal=False, color_system=None)
+    view.draw(log, plain)
+    _put(plain.file.getvalue(), output)  # type: ignore[attr-defined]
 
 
-def _as_text(view: MapView, log: Log, wanted: Format, width: int) -> str:
+def _as_text(view: MapView, log: Log, wanted: Format, width: int, source: str | None) -> str:
     if wanted == "json":
-        from minivllm.entrypoints.cli.common import json_document
-
         return json_document(f"map-{view.kind}", view.document(log)) + "\n"
     if wanted == "mermaid":
         return view.mermaid(log)
@@ -145,7 +149,13 @@ def _as_text(view: MapView, log: Log, wanted: Format, width: int) -> str:
 
     name = log.header.scenario or log.header.model
     title = f"minivllm map {view.kind}: {name}"
-    lines = drawn(lambda console: view.draw(log, console), width)
+
+    def draw(console: Console) -> None:
+        view.draw(log, console)
+        if source is not None:
+            console.print(f"next: minivllm map {_NEXT[view.kind]} {source}", style="dim")
+
+    lines = drawn(draw, width)
     return to_svg(lines, title, width) if wanted == "svg" else to_html(lines, title)
 
 

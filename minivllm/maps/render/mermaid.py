@@ -13,7 +13,7 @@ from minivllm.maps.tell_process import TITLES
 
 def sequence_diagram(process: dict[str, Any], iterations: list[dict[str, Any]]) -> str:
     """Iterations of a process map as a `sequenceDiagram`."""
-    lines = ["sequenceDiagram", "    autonumber"]
+    lines = ["sequenceDiagram"]
     for entry in process["processes"]:
         pid = f" (pid {entry['pid']})" if entry["pid"] is not None else ""
         lines.append(f"    participant {entry['name']} as {TITLES[entry['name']]}{pid}")
