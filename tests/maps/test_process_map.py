@@ -128,13 +128,13 @@ def test_an_abort_while_the_model_runs_stands_before_its_output_is_committed() -
     assert order.index("ModelRunnerOutput") < order.index("AbortRequests") < order.index("update_from_output")
 
 
-def test_an_answer_to_an_earlier_plan_is_told() -> None:
+def test_an_output_of_an_earlier_plan_is_told() -> None:
     builder = LogBuilder("logical", "cpu")
     builder.step = 4
     builder.schedule([("R0", 1)])
     builder.update({"R0": [5]}, update_of=3)
-    assert any("answer was to the plan of iteration 3" in sentence for sentence in told(builder.log(), 0))
-    assert not any("answer was" in sentence for sentence in told(logical_log(), 0))
+    assert any("was computed for the plan of iteration 3" in sentence for sentence in told(builder.log(), 0))
+    assert not any("was computed for" in sentence for sentence in told(logical_log(), 0))
 
 
 def test_without_clocks_nobody_waits_if_nobody_else_did_anything() -> None:
