@@ -24,7 +24,7 @@ from minivllm.scenarios.driver import Arrival, RunResult
 from minivllm.tokenizer import load_tokenizer
 from minivllm.trace.events import EventLog, Header, Level
 from minivllm.trace.merge import write_merged
-from minivllm.trace.reader import Log, read_log
+from minivllm.trace.reader import Log, LogError, read_log
 from minivllm.trace.recorder import Recorder
 
 
@@ -113,7 +113,11 @@ def _merge(
     if client is None or not part.exists():
         part.unlink(missing_ok=True)
         return Log(log.header, log.events)
-    core = read_log(part)
+    try:
+        core = read_log(part)
+    except LogError:  # it had no time to write its first line
+        part.unlink()
+        return Log(log.header, log.events)
     header = make_header(client.vllm_config, scenario, log.header.level, core.header.device)
     merged = write_merged(
         header, log.events, core.events, path, logical=logical, num_dropped=log.num_dropped + core.num_dropped

@@ -162,6 +162,8 @@ class EventLog:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = _open(path)
             self._file.write(self._encoder.encode(header) + b"\n")
+            if not self._is_compressed:
+                self._file.flush()  # a process that dies in its first step has left a log, too
 
     @property
     def events(self) -> list[Event]:

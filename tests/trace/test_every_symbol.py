@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import pkgutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,32 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Event]]:
         "slots": run_scenario(get_scenario("kv-pressure"), {"batch": "slots"}, level="function").log.events,
         "rows": run_scenario(get_scenario("continuous-batching"), {"batch": "rows"}, level="function").log.events,
     }
+
+
+def functions_of_this_package() -> dict[tuple[str, str], Any]:
+    """Every function that any module or class here holds, by where it holds it."""
+    held: dict[tuple[str, str], Any] = {}
+    for name, module in list(sys.modules.items()):
+        if not name.startswith(("minivllm", "tests")):
+            continue
+        for key, value in list(vars(module).items()):
+            held[name, key] = value
+            if isinstance(value, type) and value.__module__.startswith("minivllm"):
+                held.update({(f"{name}.{key}", part): inner for part, inner in vars(value).items()})
+    return {place: value for place, value in held.items() if callable(value) or isinstance(value, staticmethod)}
+
+
+def test_afterwards_everything_is_the_very_same_object() -> None:
+    names = registered()
+    before = functions_of_this_package()
+    recorder = Recorder(EventLog(Header(level="function")))
+    with recorder.installation():
+        during = functions_of_this_package()
+    changed = {place for place, value in during.items() if value is not before.get(place)}
+    assert len(changed) > len(names) - 5, "methods, functions, and the names that other modules bound to them"
+    after = functions_of_this_package()
+    assert before.keys() == after.keys()
+    assert [place for place, value in after.items() if value is not before[place]] == []
 
 
 def test_every_symbol_is_told_of(runs: dict[str, list[Event]]) -> None:

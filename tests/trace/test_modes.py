@@ -134,3 +134,9 @@ def test_a_core_that_is_killed_leaves_a_log_up_to_its_end(tmp_path: Path, monkey
     whole = plan_lines(run_scenario(get_scenario("hello"), {}).log.events, is_async=False)
     assert plan_lines(log.events, is_async=False) == whole[:4]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_core_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="max_model_len"):
+        run_scenario(get_scenario("hello"), {"max_model_len": 10**6}, mp=True, log_path=tmp_path / "run.jsonl")
+    assert not list(tmp_path.glob(".core*"))
