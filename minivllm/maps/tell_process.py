@@ -44,8 +44,8 @@ def _ahead(iteration: dict[str, Any]) -> Iterator[str]:
     answered, number = iteration["update_of"], iteration["iteration"]
     if answered is not None and answered != number:
         yield (
-            f"What the core committed (update_from_output) was computed for the plan of iteration {answered}: with async "
-            f"scheduling, plan {number} was made before that."
+            f"What the core committed (update_from_output) was computed for the plan of iteration {answered}: "
+            f"with async scheduling, plan {number} was made before that."
         )
 
 
