@@ -107,6 +107,7 @@ def start_transformers(model: str, dtype: str) -> tuple[Generate, str]:
 
 def main() -> None:
     """Load, then answer until stdin ends. Whatever a library prints goes to stderr."""
+    sys.path.pop(0)  # this folder: its modules must not be taken for those of an engine
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     engine, model, dtype = sys.argv[1:4]
