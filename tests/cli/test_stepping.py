@@ -153,7 +153,7 @@ def test_keys_change_the_map_and_find_a_request(terminal: Callable[..., Terminal
     screen.press("4")
     screen.shows("iteration 8 of 0-21", "TIMELINE")
     screen.press("2/R2\r")
-    screen.shows("iteration 9 of 0-21", "R2 is in iterations 0 to")
+    screen.shows("iteration 9 of 0-21", "R2 is in this iteration")
     screen.press("/R9\r")
     screen.shows("this run has no request 'R9'", "iteration 9 of")
     screen.press("?")
@@ -271,6 +271,22 @@ def test_backwards_shows_what_forwards_did() -> None:
         back.append(again.picture(100, 200))
     assert there == back[::-1]
     assert len({"\n".join(picture) for picture in there}) == len(there)
+
+
+def test_a_search_goes_on_from_here_and_then_from_the_beginning() -> None:
+    stepper = Stepper(simulated_log(mixed_workload()), "en")
+    stepper.find("F")
+    found = [stepper.iteration]
+    assert found[0] >= 90, "F arrives before iteration 90"
+    while stepper.iteration < stepper.numbers[-1] and len(found) < 20:
+        for key in ("/", "enter"):
+            stepper.press(key)
+        if stepper.iteration <= found[-1]:
+            break
+        found.append(stepper.iteration)
+    assert stepper.iteration == found[0], "behind the last one it begins anew"
+    with pytest.raises(ValueError, match="no request 'G'; it has"):
+        stepper.find("G")
 
 
 def test_a_number_that_is_none_and_one_that_is_too_large_are_told() -> None:

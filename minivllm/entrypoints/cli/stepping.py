@@ -28,6 +28,8 @@ MIN_WIDTH, MIN_HEIGHT = 40, 6
 _NARROW = 76
 # Iterations on either side of the one that a timeline is around.
 _AROUND = 40
+# Iterations that a search reads at once: as far as keyframes lie apart.
+_PIECE = 64
 
 _HELP = (
     ("→ n space", "next iteration"),
@@ -162,16 +164,19 @@ class Stepper:
         """
         if not request:
             return
-        if self._whole is None:
-            self._whole = read_log(self._path)
-        check_request(request, requests_of(self._whole))
+        check_request(request, requests_of(self._window(self._last, self._last)))
         self._sought = request
-        steps = sorted(steps_of(self._whole, request))
-        if not steps:
-            raise ValueError(f"{request} never was in an iteration")
-        later = [step for step in steps if step > self.iteration]
-        self.go(later[0] if later else steps[0])
-        self._message = f"{request} is in iterations {steps[0]} to {steps[-1]}"
+        self.go(self._next_with(request))
+        self._message = f"{request} is in this iteration; / and Enter find the next"
+
+    def _next_with(self, request: str) -> int:
+        """Reads piece by piece, so that a long log is never in memory as a whole."""
+        here = self.iteration + 1
+        for first in (*range(here, self._last + 1, _PIECE), *range(0, here, _PIECE)):
+            last = min(first + _PIECE - 1, self._last)
+            if found := [step for step in steps_of(self._window(first, last), request) if first <= step <= last]:
+                return min(found)
+        raise ValueError(f"{request} never was in an iteration")
 
     def _turn(self, place: int) -> None:
         self.kind = KINDS[place % len(KINDS)]

@@ -110,7 +110,10 @@ class Terminal:
                     yield _NAMES.get(key, key)
 
     def _read(self) -> str:
-        raw = os.read(self._in, 1024)
+        try:
+            raw = os.read(self._in, 1024)
+        except OSError:  # the terminal is gone
+            return ""
         while raw and (raw.endswith((b"\x1b", b"\x1b[", b"\x1bO")) or _is_cut(raw)):
             if not select.select([self._in], [], [], _SEQUENCE_SECONDS)[0]:
                 break
