@@ -10,6 +10,7 @@ from rich.table import Table
 from minivllm.entrypoints.cli.common import JsonOption, complete_scenario, examples, note, print_json, stdout_console
 from minivllm.entrypoints.cli.errors import user_errors
 from minivllm.scenarios.registry import Scenario, all_scenarios, get_scenario
+from minivllm.trace.events import Level
 
 NameArgument = Annotated[str, typer.Argument(help="Name of a scenario.", autocompletion=complete_scenario)]
 
@@ -89,7 +90,10 @@ def _record(scenario: Scenario) -> None:
     # Beside the old log, so that a run that fails leaves it as it was.
     unfinished = path.with_name(f"{scenario.name}.unfinished.gz")
     try:
-        run = run_scenario(scenario, {}, log_path=unfinished, check=True, logical=scenario.clock == "logical")
+        # With times it is recorded for its times: every call has one.
+        is_logical = scenario.clock == "logical"
+        level: Level = "step" if is_logical else "function"
+        run = run_scenario(scenario, {}, log_path=unfinished, check=True, logical=is_logical, level=level)
         if run.violations:
             violation = run.violations[0]
             raise ValueError(
