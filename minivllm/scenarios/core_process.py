@@ -25,7 +25,7 @@ from minivllm.scenarios.driver import Arrival, Driver, arrival_facts
 from minivllm.trace.events import EventLog, Header
 from minivllm.trace.probes.calls import LOOPS
 from minivllm.trace.recorder import Recorder
-from minivllm.trace.snapshot import snapshot
+from minivllm.trace.snapshot import request_entry, snapshot
 from minivllm.trace.wrap import Around, Call, Probe
 
 RUN_PINNED = "run_pinned"
@@ -101,6 +101,8 @@ class StepProbes:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        # Each request and the step before which it came; an ended one as the entry that a keyframe has of it.
+        self._requests: dict[str, tuple[int, Any]] = {}
 
     def probes(self) -> dict[str, Probe]:
         probe = Around(self._begin, self._end)
@@ -108,18 +110,33 @@ class StepProbes:
         return {
             f"{core}.step_sync": probe,
             f"{core}.step_with_batch_queue": probe,
-            f"{core}.preprocess_add_request": Around(self._arrived),
+            f"{core}.preprocess_add_request": self._arrived,
         }
 
-    def _arrived(self, args: tuple[Any, ...]) -> None:
-        request = args[1]
-        self._recorder.log.add("frontend", "request.arrived", request=request.request_id, data=arrival_facts(request))
+    def _arrived(self, call: Call) -> None:
+        request, log = call.args[1], self._recorder.log
+        self._requests[request.request_id] = (max(log.step, 0), call.result)
+        log.add("frontend", "request.arrived", request=request.request_id, data=arrival_facts(request))
+
+    def _known(self, scheduler: Any) -> dict[str, Any]:
+        """Every request that the scheduler has, or had: it forgets those that have ended."""
+        known = {}
+        for request_id, (step, request) in list(self._requests.items()):
+            if isinstance(request, Request):
+                if not request.is_finished:
+                    if request_id in scheduler.requests:
+                        known[request_id] = {"arrived": step}
+                    continue
+                # Its tokens are not needed any more.
+                self._requests[request_id] = (step, request := request_entry(request))
+            known[request_id] = {**request, "arrived": step}
+        return known
 
     def _begin(self, args: tuple[Any, ...]) -> None:
         log = self._recorder.log
         log.step += 1
         if log.wants_keyframe():
-            log.add_keyframe({"engine_core": core_state(args[0], {})})
+            log.add_keyframe({"engine_core": core_state(args[0], self._known(args[0].scheduler))})
 
     def _end(self, call: Call) -> None:
         self._recorder.end_step(call.args[0].scheduler)

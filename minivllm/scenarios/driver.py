@@ -110,7 +110,7 @@ class Driver:
         self._on_outputs = on_outputs
         self._add_request = core.add_request if add_request is None else add_request
         self._states = states
-        self._arrived: dict[str, int] = {}
+        self._arrived: dict[str, tuple[int, int]] = {}  # step, and tokens of the prompt
         self._due: dict[int, list[Arrival]] = defaultdict(list)
         self._drafts: dict[int, dict[str, list[int]]] = defaultdict(dict)
         phases = ("before", "mid", "frontend")
@@ -172,6 +172,7 @@ class Driver:
         if arrival.parent is not None:
             data["parent"], data["index"] = arrival.parent
         log.add("frontend", "request.arrived", request=request.request_id, data=data)
+        self._arrived[request.request_id] = (arrival.step, len(request.prompt_token_ids))
         try:
             self._add_request(request)
         except RequestRefusedError as refusal:
@@ -179,7 +180,6 @@ class Driver:
             log.add("engine_core", "request.refused", request=request.request_id, data={"message": str(refusal)})
         else:
             self.result.requests[request.request_id] = self._core.scheduler.requests[request.request_id]
-            self._arrived[request.request_id] = arrival.step
 
     def _note_aborts(self, phase: str, asked: list[str], ended: list[str]) -> None:
         for request_id in ended:
@@ -187,9 +187,16 @@ class Driver:
         self._log.add("frontend", "requests.aborted", data={"phase": phase, "asked": asked, "ended": ended})
 
     def _known(self) -> dict[str, Any]:
-        """Every request so far, in order of arrival: the core forgets those that have ended."""
-        requests = self.result.requests.items()
-        return {i: {**request_entry(request), "arrived": self._arrived[i]} for i, request in requests}
+        """Every request so far, in order of arrival: the core forgets those that have ended, or were refused."""
+        known = {}
+        for request_id, (step, num_tokens) in self._arrived.items():
+            request = self.result.requests.get(request_id)
+            if request is None:
+                entry = {"status": "REFUSED", "num_prompt_tokens": num_tokens, "num_tokens": num_tokens}
+            else:
+                entry = request_entry(request)
+            known[request_id] = {**entry, "arrived": step}
+        return known
 
 
 def arrival_facts(request: EngineCoreRequest) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import pytest
 import minivllm
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.async_llm import AsyncLLM
-from minivllm.engine.core_client import AsyncMPClient
+from minivllm.engine.core_client import AsyncMPClient, SyncMPClient
+from minivllm.engine.llm_engine import LLMEngine
 from minivllm.engine.wire import TraceSettings
 from minivllm.entrypoints.llm import LLM
 from minivllm.models.model_zoo import find_model
@@ -174,3 +175,22 @@ def test_a_core_that_runs_freely_is_told_of_like_any_other(tmp_path: Path) -> No
         if event.kind == "output.text" and event.request is not None:
             sent[event.request] = sent.get(event.request, "") + event.data["delta"]
     assert list(sent.values()).count(texts[0]) == 2
+
+
+def test_a_keyframe_of_a_core_that_runs_freely_knows_who_has_ended(tmp_path: Path) -> None:
+    part = tmp_path / "core.jsonl"
+    config = EngineArgs.from_kwargs(**_ENGINE).resolve_engine_config()
+    client = SyncMPClient(config, TraceSettings(str(part)))
+    engine = LLMEngine(client.vllm_config, client, None, client.vocab_size, client.eos_token_ids)
+    for request_id, max_tokens in (("short", 5), ("long", 80)):
+        params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        engine.add_request(request_id, {"prompt_token_ids": [5, 6, 7]}, params)
+    while engine.has_unfinished_requests():
+        engine.step()
+    engine.shutdown()
+    [keyframe] = [event for event in read_log(part).events if event.kind == "keyframe"]
+    assert keyframe.step == 64
+    short, long = keyframe.data["state"]["requests"].values()
+    assert (short["status"], short["num_tokens"], short["block_ids"]) == ("FINISHED_LENGTH_CAPPED", 8, [])
+    assert (long["status"], long["num_prompt_tokens"], len(long["block_ids"]) > 5) == ("RUNNING", 3, True)
+    assert all("arrived" in entry for entry in (short, long))
