@@ -82,7 +82,9 @@ def run_in_processes(
     finally:
         if client is not None:
             client.shutdown()
-        merged = _merge(scenario, client, log, part, log_path, logical)
+        is_set = vllm_config.cache_config.num_gpu_blocks is not None
+        reason = "num_gpu_blocks is set" if is_set else "the worker took what its memory and the limits allow"
+        merged = _merge(scenario, client, log, part, log_path, logical, reason)
     return merged, result, violations
 
 
@@ -106,7 +108,13 @@ def _drive(
 
 
 def _merge(
-    scenario: Scenario, client: PinnedClient | None, log: EventLog, part: Path, path: Path | None, logical: bool
+    scenario: Scenario,
+    client: PinnedClient | None,
+    log: EventLog,
+    part: Path,
+    path: Path | None,
+    logical: bool,
+    blocks_reason: str,
 ) -> Log:
     from minivllm.scenarios.run import make_header
 
@@ -118,9 +126,15 @@ def _merge(
     except LogError:  # it had no time to write its first line
         part.unlink()
         return Log(log.header, log.events)
-    header = make_header(client.vllm_config, scenario, log.header.level, core.header.device)
+    header = make_header(client.vllm_config, scenario, log.header.level, core.header.device, blocks_reason)
     merged = write_merged(
-        header, log.events, core.events, path, logical=logical, num_dropped=log.num_dropped + core.num_dropped
+        header,
+        log.events,
+        core.events,
+        path,
+        logical=logical,
+        num_dropped=log.num_dropped + core.num_dropped,
+        is_cut=core.truncated,
     )
     part.unlink()
     return Log(merged.header, merged.events, merged.num_dropped, core.truncated, path)

@@ -47,6 +47,9 @@ class Header(msgspec.Struct, kw_only=True):
         versions: Versions of minivllm, Python and torch (if it ran); none in a logical log.
         device: Where it ran.
         started_at: When, as an ISO time; None in a logical log.
+        model_shape: The model's sizes, its precision, what its weights take, and which tensor of its files fills which
+            rows of which parameter (`minivllm.scenarios.model_shape`); empty if no model ran.
+        kv_cache: How large the KV cache is, and why: bytes_per_block, num_blocks, num_tokens, memory_bytes, reason.
     """
 
     schema: str = SCHEMA
@@ -59,6 +62,8 @@ class Header(msgspec.Struct, kw_only=True):
     versions: dict[str, str] = {}
     device: str = ""
     started_at: str | None = None
+    model_shape: dict[str, Any] = {}
+    kv_cache: dict[str, Any] = {}
 
 
 class Event(msgspec.Struct, omit_defaults=True, gc=False):
@@ -265,14 +270,20 @@ class EventLog:
             if not self._is_compressed and not self.logical:
                 self._file.flush()
 
-    def close(self) -> None:
-        """Write the last line, and finish the file. Idempotent."""
+    def close(self, *, is_cut: bool = False) -> None:
+        """Finish the file. Idempotent.
+
+        Args:
+            is_cut: Leave the last line out, because a process of the run has died: a reader is to see that.
+        """
         with self._lock:
             self._flush()
             file, self._file = self._file, None
         if file is None:
             return
         with file:
+            if is_cut:
+                return
             file.write(self._encoder.encode(Trailer(End(self.num_events, self.num_dropped, self._index))) + b"\n")
 
 

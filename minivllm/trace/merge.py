@@ -19,7 +19,14 @@ _CLOCKED = frozenset({"call", "span", "kernels", "message", "process.started", "
 
 
 def write_merged(
-    header: Header, frontend: list[Event], core: list[Event], path: Path | None, *, logical: bool, num_dropped: int = 0
+    header: Header,
+    frontend: list[Event],
+    core: list[Event],
+    path: Path | None,
+    *,
+    logical: bool,
+    num_dropped: int = 0,
+    is_cut: bool = False,
 ) -> EventLog:
     """Write the log of a run in two processes.
 
@@ -30,6 +37,7 @@ def write_merged(
         path: File for the log; None keeps it in memory.
         logical: Leave out what depends on clocks.
         num_dropped: Events that the two left out already.
+        is_cut: The core did not come to the end of its own.
     """
     log = EventLog(header, path, logical=logical)
     log.num_dropped = num_dropped
@@ -67,7 +75,7 @@ def write_merged(
             dur_ns=event.dur_ns,
             thread=event.thread,
         )
-    log.close()
+    log.close(is_cut=is_cut)
     return log
 
 

@@ -128,6 +128,7 @@ def test_a_core_that_is_killed_leaves_a_log_up_to_its_end(tmp_path: Path, monkey
     with pytest.raises(EngineDeadError):
         run_scenario(get_scenario("hello"), {}, mp=True, log_path=path)
     log = read_log(path)
+    assert log.truncated
     assert log.events[0].seq == 0
     ended = [event.step for event in log.events if event.kind == "step.end"]
     assert ended == [0, 1, 2, 3]
