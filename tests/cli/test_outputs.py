@@ -116,7 +116,10 @@ def test_a_trace_shows_the_maps_that_are_asked_for(run: Run) -> None:
 
 def test_a_trace_speaks_chinese_where_it_is_asked_to(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "R0 到达，共" in run("trace", "Once", "--max-tokens", "2", "--map", "plan", "--lang", "zh").out
+    for kind in ("plan", "state"):
+        assert "R1 到达，共" in run("map", kind, "-s", "hello", "--iteration", "3", "--lang", "zh").out
     monkeypatch.setenv("LANG", "zh_CN.UTF-8")
+    assert "R1 到达，共" in run("map", "plan", "-s", "hello", "--iteration", "3").out
     assert "R0 到达，共" in run("trace", "Once", "--max-tokens", "2", "--json").json["iterations"][0]["narration"][0]
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     assert "R0 arrived" in run("trace", "Once", "--max-tokens", "2", "--map", "plan").out

@@ -12,6 +12,7 @@ from minivllm.entrypoints.cli.common import (
     AsciiOption,
     IterationOption,
     JsonOption,
+    LangOption,
     LogOption,
     RequestOption,
     ScenarioOption,
@@ -20,6 +21,7 @@ from minivllm.entrypoints.cli.common import (
     choose_log,
     examples,
     json_document,
+    language,
     note,
     print_json,
     stdout_console,
@@ -53,6 +55,8 @@ _HELP = {
 }
 # What stands where a kind has no Mermaid text.
 _INSTEAD_OF_MERMAID = {"hot": "a table of times", "timeline": "a grid", "plan": "a table of plans"}
+# Kinds with the story of an iteration above the picture.
+_TOLD_IN_BOTH = ("plan", "state")
 _NEXT = {"process": "state", "state": "hot", "hot": "process", "timeline": "plan", "plan": "process"}
 
 FormatOption = Annotated[
@@ -86,12 +90,16 @@ def _command(kind: str) -> Callable[..., None]:
         as_json: JsonOption = False,
         width: WidthOption = None,
         ascii_only: AsciiOption = False,
+        lang: LangOption = None,
         output: OutOption = None,
     ) -> None:
         from minivllm.entrypoints.cli.map_view import MapView
 
         wanted = _format(kind, format_, as_json, output)
-        view = MapView(kind, iteration, request, ascii_only or wanted == "ascii")
+        if lang is not None and kind not in _TOLD_IN_BOTH:
+            told = " and ".join(f"map {name}" for name in _TOLD_IN_BOTH)
+            raise typer.BadParameter(f"map {kind} is told in English only: leave out --lang, or take {told}")
+        view = MapView(kind, iteration, request, ascii_only or wanted == "ascii", language(lang))
         check_outputs({"--output": output}, [log])
         # What concerns a request can stand anywhere.
         chosen = _fresh(log, scenario) if fresh else choose_log(log, scenario, iteration if request is None else None)
