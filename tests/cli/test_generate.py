@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,25 @@ def test_an_interrupt_before_a_command_runs_ends_with_130(
     monkeypatch.setattr("minivllm.entrypoints.cli.main.app", interrupted)
     assert main([]) == 130
     assert capsys.readouterr().err == "error: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "options", [["--mp"], ["--async-scheduling"], ["--dtype", "float32", "--mp", "--async-scheduling"]]
+)
+def test_how_the_engine_is_made_does_not_change_its_text(run: Run, tiny_model: Path, options: list[str]) -> None:
+    # By its path: another process knows nothing of the names in this one.
+    generate = ("generate", "Once upon a time", "It was", "--model", str(tiny_model), "--max-tokens", "5", "--json")
+    assert run(*generate, *options).out == run(*generate).out != ""
+    chat = ("chat", "Hi", "--model", str(tiny_model), "--max-tokens", "4")
+    assert run(*chat, *options).out == run(*chat).out != ""
+
+
+def test_random_weights_need_no_weights(run: Run, tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "without"
+    shutil.copytree(tiny_model, folder)
+    (folder / "model.safetensors").unlink()
+    args = ("generate", "Once", "--model", str(folder), "--max-tokens", "3", "--json")
+    assert run(*args).code == 1
+    dummy = run(*args, "--load-format", "dummy")
+    assert len(json.loads(dummy.out)["outputs"][0]["token_ids"]) == 3
+    assert run("generate", "Once", "--dtype", "int8").code == 2
