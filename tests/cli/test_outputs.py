@@ -125,6 +125,17 @@ def test_a_trace_speaks_chinese_where_it_is_asked_to(run: Run, monkeypatch: pyte
     assert "R0 arrived" in run("trace", "Once", "--max-tokens", "2", "--map", "plan").out
 
 
+def test_logits_are_recorded_where_they_are_asked_for(run: Run) -> None:
+    def likeliest(*options: str) -> list[int]:
+        run("trace", "Once", "--max-tokens", "3", "--out", "run.jsonl", "--json", *options)
+        events = read_log(Path("run.jsonl")).events
+        return [event.data["top"][0][0] for event in events if event.kind == "logits"]
+
+    assert likeliest() == []
+    tokens = likeliest("--logits")
+    assert tokens == run("map", "plan", "--log", "run.jsonl", "--json").json["requests"][0]["output_token_ids"]
+
+
 def test_the_core_can_have_a_process_of_its_own(run: Run) -> None:
     document = run("trace", "-s", "hello", "--mp", "--json", "--map", "process", "--check").json
     assert document["violations"] == []

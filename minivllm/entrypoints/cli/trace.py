@@ -75,6 +75,9 @@ def trace(
         Literal["step", "function", "kernel"] | None,
         typer.Option(help="How much to record; default: function for the hot map, else step.", show_default=False),
     ] = None,
+    logits: Annotated[
+        bool, typer.Option("--logits", help="Record the likeliest tokens before every one that is sampled.")
+    ] = False,
     mp: MultiprocessOption = False,
     check: Annotated[bool, typer.Option("--check", help="Check the scheduler's invariants after every step.")] = False,
     step: Annotated[bool, typer.Option("--step", help="Step through the run with keys, also backwards.")] = False,
@@ -109,7 +112,11 @@ def trace(
     if step:
         _check_step(as_json=as_json, width=width, ascii_only=ascii_only)
     if log is not None:
-        given = {**sampling, **engine, **_given(mp=mp or None, level=level, check=check or None, out=out, plans=plans)}
+        given = {
+            **sampling,
+            **engine,
+            **_given(mp=mp or None, logits=logits or None, level=level, check=check or None, out=out, plans=plans),
+        }
         _look_at(log, prompts, scenario, given, step, iteration, request, maps, lang)
         return
     chosen = _scenario(prompts, scenario, sampling)
@@ -123,7 +130,7 @@ def trace(
     check_outputs({"--out": out, "--plans": plans})
     level = level or ("function" if view.wants_calls else "step")
     path = out or new_log_path(chosen.name)
-    run = _run(chosen, engine, check, path, plans, level, mp)
+    run = _run(chosen, engine, check, path, plans, level, mp, logits)
     if step:
         _step(path, iteration, request, maps, lang)
         _end(run)
@@ -218,11 +225,12 @@ def _run(
     plans: Path | None,
     level: Level,
     mp: bool,
+    logits: bool,
 ) -> TracedRun:
     from minivllm.scenarios.run import run_scenario
     from minivllm.trace.plan_lines import write_plan_lines
 
-    run = run_scenario(scenario, engine, log_path=path, check=check, level=level, mp=mp)
+    run = run_scenario(scenario, engine, log_path=path, check=check, level=level, mp=mp, logits=logits)
     if plans is not None:
         is_async = run.log.header.config["scheduler_config"]["async_scheduling"]
         write_plan_lines(plans, run.log.events, is_async=is_async)
