@@ -29,17 +29,21 @@ def floor(model: str, dtypes: list[str], prompt_tokens: int, output_tokens: int)
     floors = []
     for name in dtypes:
         dtype = getattr(torch, name)
-        weight_bytes = loader.weight_bytes(dtype)
+        # Every token goes through the layers, and the head sees those that are sampled from. An embedding is looked up.
+        config = loader.config
+        head = config.vocab_size * config.hidden_size
+        tables = head if config.tie_word_embeddings else 2 * head
+        layers = loader.weight_bytes(dtype) // dtype.itemsize - tables
+        read_bytes = (layers + head) * dtype.itemsize
         flops = _multiply_flops(dtype)
-        per_token = 2 * weight_bytes / dtype.itemsize
-        seconds = per_token * (prompt_tokens + output_tokens) / flops
+        seconds = 2 * (layers * (prompt_tokens + output_tokens) + head * output_tokens) / flops
         floors.append(
             {
                 "dtype": name,
-                "weight_bytes": weight_bytes,
+                "weight_bytes_read_per_step": read_bytes,
                 "read_gb_per_s": bandwidth / 1e9,
                 "multiply_gflops": flops / 1e9,
-                "decode_tokens_per_s": bandwidth / weight_bytes,
+                "decode_tokens_per_s": bandwidth / read_bytes,
                 "output_tokens_per_s": output_tokens / seconds,
             }
         )
