@@ -166,7 +166,7 @@ def _compiled(compiler: str, dtype: str) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             return _compile(compiler, dtype, Path(scratch), folder / name)
-    except PermissionError:
+    except OSError:  # no place to keep it in: a folder for this process
         folder = Path(tempfile.mkdtemp(prefix="minivllm-native-"))
         return _compile(compiler, dtype, folder, folder / name)
 
