@@ -14,6 +14,7 @@ from minivllm.entrypoints.cli import (
     bench,
     chat,
     check,
+    diff,
     doctor,
     generate,
     map_,
@@ -21,6 +22,7 @@ from minivllm.entrypoints.cli import (
     scenario,
     simulate,
     trace,
+    whatif,
     where,
     why,
 )
@@ -64,6 +66,8 @@ map_.register(app)
 simulate.register(app)
 check.register(app)
 why.register(app)
+diff.register(app)
+whatif.register(app)
 generate.register(app)
 chat.register(app)
 where.register(app)

@@ -1,0 +1,160 @@
+"""Owns `minivllm whatif`: a recorded run planned again with another setting, and what that changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from minivllm.entrypoints.cli.common import (
+    AsciiOption,
+    JsonOption,
+    LogOption,
+    ScenarioOption,
+    WidthOption,
+    check_outputs,
+    choose_log,
+    examples,
+    note,
+    print_json,
+    stdout_console,
+)
+from minivllm.entrypoints.cli.errors import user_errors
+
+if TYPE_CHECKING:
+    from minivllm.analysis.diff import Diff
+    from minivllm.scenarios.replan import Replanned
+    from minivllm.trace.reader import Log
+
+
+def complete_setting(incomplete: str) -> list[str]:
+    """Names of settings, for the shell's completion."""
+    from minivllm.analysis.whatif_knobs import KNOBS
+
+    return [f"{name}=" for name in KNOBS if name.startswith(incomplete)]
+
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Setting to change; may be given again: max_num_batched_tokens, max_num_seqs, num_gpu_blocks, "
+        "block_size, long_prefill_token_threshold, enable_chunked_prefill, enable_prefix_caching, policy, "
+        "scheduler_reserve_full_isl, watermark, async_scheduling.",
+        metavar="NAME=VALUE",
+        autocompletion=complete_setting,
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    epilog = examples(
+        "minivllm whatif -s mixed-batch --set max_num_batched_tokens=620",
+        "minivllm whatif -s kv-pressure --set num_gpu_blocks=28",
+    )
+    app.command(epilog=epilog)(user_errors(whatif))
+
+
+def whatif(
+    log: LogOption = None,
+    scenario: ScenarioOption = None,
+    settings: SetOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the log of the new run, for map, why and check.")
+    ] = None,
+    as_json: JsonOption = False,
+    width: WidthOption = None,
+    ascii_only: AsciiOption = False,
+) -> None:
+    """Plan a recorded run again with another setting: the real scheduler, the recorded tokens, no model.
+
+    Who arrives when, who gives up when, and what each request says stays as it was. Without --set the recorded plans
+    come out again.
+    """
+    from minivllm.analysis.diff import diff_logs
+    from minivllm.analysis.whatif import effects
+    from minivllm.analysis.whatif_knobs import old_values, parse_settings
+    from minivllm.scenarios.replan import config_of, replan
+
+    new = parse_settings(settings or [])
+    chosen = choose_log(log, scenario)
+    check_outputs({"--out": out}, inputs=[chosen.path])
+    before = replan(chosen, {})
+    _check_record(chosen, before.log)
+    after = replan(chosen, new, out)
+    found = diff_logs(before.log, after.log)
+    old = old_values(config_of(chosen), new)
+    sentences = [*effects(found, before.log, after.log, old, new), *_beyond(after)]
+    if as_json:
+        print_json("whatif", _document(chosen, found, old, new, sentences, after, out))
+    else:
+        _draw(chosen, found, sentences, stdout_console(width), ascii_only)
+    _say_next(chosen, scenario, found, out)
+
+
+def _check_record(recorded: Log, again: Log) -> None:
+    """Say if the run does not repeat: then it is compared with what its own settings plan now."""
+    from minivllm.analysis.diff import first_divergence
+
+    parts = first_divergence(recorded, again, decisions_only=True)
+    if parts is not None:
+        note(
+            f"planned again with its own settings, this run is another one from iteration {parts.iteration} on "
+            f"({parts.field}): it was not pinned to iterations, or its log was changed. What follows compares with the "
+            "run that its settings plan now."
+        )
+
+
+def _beyond(after: Replanned) -> list[str]:
+    """Who ran on beyond the record."""
+    if not after.num_made_up:
+        return []
+    some = ", ".join(f"{request} {count}" for request, count in list(after.num_made_up.items())[:4])
+    more = f" and {len(after.num_made_up) - 4} more requests" if len(after.num_made_up) > 4 else ""
+    return [
+        f"Tokens beyond the record, of which only the number counts here: {some}{more}. "
+        "(A caller gave up at a later point of the answer than in the recorded run, or the record was cut off.)"
+    ]
+
+
+def _document(
+    chosen: Log,
+    found: Diff,
+    old: dict[str, Any],
+    new: dict[str, Any],
+    sentences: list[str],
+    after: Replanned,
+    out: Path | None,
+) -> dict[str, Any]:
+    return {
+        "log": str(chosen.path),
+        "out": str(out) if out is not None else None,
+        "settings": [{"name": name, "a": old[name], "b": new[name]} for name in new],
+        "equal": found.equal,
+        "first": found.first.as_dict() if found.first is not None else None,
+        "consequences": sentences,
+        "refused": after.result.refused,
+        "numbers": {"a": found.a.as_dict(), "b": found.b.as_dict()},
+    }
+
+
+def _draw(chosen: Log, found: Diff, sentences: list[str], console: Any, ascii_only: bool) -> None:
+    from minivllm.entrypoints.cli.diff_view import Comparison, draw_comparison
+
+    comparison = Comparison(found, sentences, ("recorded", "what if"))
+    draw_comparison(comparison, chosen, console, ascii_only=ascii_only)
+
+
+def _say_next(chosen: Log, scenario: str | None, found: Diff, out: Path | None) -> None:
+    source = f"-s {scenario}" if scenario is not None else f"--log {chosen.path}"
+    if out is not None:
+        note(f"log: {out}")
+        at = f" --iteration {found.first.iteration}" if found.first is not None else ""
+        note(f"next: minivllm map plan --log {out}{at}")
+    elif found.first is not None:
+        note(f"next: minivllm map plan {source} --iteration {found.first.iteration}")
+    else:
+        note(f"next: minivllm map timeline {source}")
