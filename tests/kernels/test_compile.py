@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from _pytest.mark.structures import ParameterSet
@@ -12,6 +16,7 @@ from minivllm.kernels.triton_guard import HAS_TRITON
 from tests.kernels.builds import BUILDS
 from tests.kernels.compiling import SM90, TARGETS
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed on this machine")
 
 
@@ -30,3 +35,12 @@ def test_a_kernel_compiles_within_shared_memory_and_registers(name, target, tmp_
     built = make(target)
     assert built.shared <= min(most_shared, target.shared_bytes)
     assert built.spilled == 0, f"{built.spilled} bytes or registers spilled"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [80, 90])
+def test_everything_that_grids_and_benchmarks_launch_compiles(arch, tmp_path):
+    command = [sys.executable, "-O", "-m", "tests.kernels.precompile", "--arch", str(arch)]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

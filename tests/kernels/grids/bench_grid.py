@@ -9,7 +9,7 @@ from tests.kernels.grids.setup import Setup
 
 
 def run(setup: Setup) -> int:
-    dtype = torch.bfloat16 if setup.device.type == "cuda" else torch.float16
+    dtype = torch.bfloat16 if setup.is_gpu else torch.float16
     model = cases.Sizes(64, 4, 2, 16, 96, 130, setup.device, dtype)
     chosen = [
         cases.decode_case(model, 3, 40),

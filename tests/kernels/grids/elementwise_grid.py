@@ -28,12 +28,14 @@ def run(setup: Setup) -> int:
         expected = rms_norm_reference(summed.double(), weight.double(), EPS)
         out = poisoned((rows, size), dtype, device)
         on_device = None if residual is None else residual.to(device)
-        assert rms_norm(x.to(device), weight.to(device), EPS, on_device, out) is out
+        got = rms_norm(x.to(device), weight.to(device), EPS, on_device, out)
+        assert got is out
         assert_near(out, expected, what)
         if on_device is not None:
             assert torch.equal(on_device.cpu(), summed), f"{what}: the residual is the sum"
         gate_up = (torch.randn(rows, 2 * size + 4) * 4).to(dtype)[:, : 2 * size]
         out = poisoned((rows, size), dtype, device)
-        assert silu_and_mul(gate_up.to(device), out) is out
+        got = silu_and_mul(gate_up.to(device), out)
+        assert got is out
         assert_near(out, silu_and_mul_reference(gate_up.double()), f"silu {what}")
     return 2 * len(chosen)

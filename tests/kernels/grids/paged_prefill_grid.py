@@ -12,7 +12,7 @@ from tests.kernels.grids.setup import GROUPS, HEAD_DIMS, NAN, PAGE_SIZES, Setup,
 
 WINDOWS = [None, 1, 40]
 # (tokens before this step, tokens of it) of each request
-MIXED = [(0, 33), (5, 0), (100, 1), (0, 0), (63, 33), (5, 3), (0, 1)]
+MIXED = [(0, 33), (5, 0), (100, 1), (0, 0), (63, 33), (5, 3), (0, 1), (62, 4)]
 SHORT = [(40, 1), (0, 2), (129, 1)]
 CHUNKS = [(64, 64), (16, 17), (128, 70)]
 WHOLE = [(0, 31), (0, 0), (0, 64), (0, 1), (0, 70)]

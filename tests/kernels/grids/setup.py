@@ -29,17 +29,22 @@ class Setup:
     seed: int
     shard: int = 0
     shards: int = 1
+    compile_only: bool = False  # for a GPU that is not here: launches compile, and results mean nothing
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.compile_only or self.device.type == "cuda"
 
     @property
     def dtypes(self) -> list[torch.dtype]:
         """What is computed in. Triton's interpreter cannot multiply bfloat16."""
-        if self.device.type == "cuda":
+        if self.is_gpu:
             return [torch.bfloat16, torch.float16, torch.float32]
         return [torch.float32, torch.float16]
 
     def dtype(self, index: int) -> torch.dtype:
         """One of them for each case in turn; on a GPU mostly bfloat16."""
-        if self.device.type == "cuda":
+        if self.is_gpu:
             return self.dtypes[max(0, index % 6 - 3)]
         return self.dtypes[index % 2]
 
