@@ -123,6 +123,10 @@ class GGUFFile:
         self._check_size()
         return {name: tensor.shape for name, tensor in self._tensors.items()}
 
+    def stored(self) -> dict[str, tuple[str, str]]:
+        """Of each tensor, by its Hugging Face name: its name in the file, and its type there."""
+        return {name: (tensor.name, _layout(self.path, tensor)[0].name) for name, tensor in self._tensors.items()}
+
     def types(self) -> dict[str, int]:
         """How many tensors are stored in each type."""
         return dict(Counter(_layout(self.path, tensor)[0].name for tensor in self._tensors.values()))

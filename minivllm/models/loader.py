@@ -44,6 +44,14 @@ class ModelLoader:
         """How many tensors of a .gguf file are stored in each type; empty for folders."""
         return self._gguf.types() if self._gguf else {}
 
+    def stored(self) -> dict[str, tuple[str, str]]:
+        """Of each tensor, by its Hugging Face name: its name in the file, and its type there."""
+        return (self._gguf or SafetensorsWeights(self._files.path)).stored()
+
+    def skeleton(self) -> CausalLM:
+        """The model without its weights: for its shapes and names."""
+        return _skeleton(self.config, self._files.path)
+
     @on_map(
         "load the weights",
         vllm="vllm/model_executor/model_loader/default_loader.py::DefaultModelLoader.load_weights",

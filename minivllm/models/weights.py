@@ -27,6 +27,10 @@ class WeightFile(Protocol):
         """Name and shape of every tensor, without reading any."""
         ...
 
+    def stored(self) -> dict[str, tuple[str, str]]:
+        """Of each tensor: its name in the file, and its type there."""
+        ...
+
     def file_of(self, name: str) -> Path:
         """The file that holds (or should hold) a tensor: for messages."""
         ...
@@ -56,6 +60,9 @@ class SafetensorsWeights:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: file.tensors[name].shape for name, file in self._file_of.items()}
+
+    def stored(self) -> dict[str, tuple[str, str]]:
+        return {name: (name, file.tensors[name].dtype) for name, file in self._file_of.items()}
 
     def file_of(self, name: str) -> Path:
         return self._file_of[name].path if name in self._file_of else self._folder / next(iter(self._files))

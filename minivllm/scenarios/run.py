@@ -20,10 +20,12 @@ from minivllm.scenarios.arrivals import arrivals_of
 from minivllm.scenarios.definition import Scenario
 from minivllm.scenarios.driver import RunResult, run
 from minivllm.scenarios.interrupt import interrupt_between_steps
+from minivllm.scenarios.model_shape import kv_cache_facts, model_shape
 from minivllm.trace.events import EventLog, Header, Level
 from minivllm.trace.reader import Log
 from minivllm.trace.recorder import Recorder
 from minivllm.trace.snapshot import snapshot
+from minivllm.worker.kv_cache_sizing import KVCacheSizing
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def _run_here(
     arrivals = arrivals_of(scenario, engine.tokenizer, engine.input_processor, engine.output_processor)
     core = engine.engine_core
     worker = core.model_executor.worker  # type: ignore[attr-defined]
-    log = EventLog(make_header(engine.vllm_config, scenario, level, worker.device.type), log_path, logical=logical)
+    header = make_header(engine.vllm_config, scenario, level, worker.device.type, worker.kv_cache_sizing)
+    log = EventLog(header, log_path, logical=logical)
     recorder = Recorder(log, tokenizer=engine.tokenizer, device=worker.device.type, logits=logits)
     recorder.blocks.watch(core.scheduler.kv_cache_manager)
     violations: list[dict[str, Any]] = []
@@ -129,8 +132,18 @@ def _run_here(
     return Log(log.header, log.events, log.num_dropped, path=log_path), result, violations
 
 
-def make_header(vllm_config: VllmConfig, scenario: Scenario, level: Level, device: str) -> Header:
-    """The first line of a scenario's log."""
+def make_header(
+    vllm_config: VllmConfig, scenario: Scenario, level: Level, device: str, sizing: KVCacheSizing | str
+) -> Header:
+    """The first line of a scenario's log.
+
+    Args:
+        vllm_config: The settings; the number of blocks is known.
+        scenario: What runs.
+        level: How much is recorded.
+        device: "cpu" or "cuda".
+        sizing: The worker's report of its KV cache; of one in another process, where the number of blocks comes from.
+    """
     import torch
 
     model_config = vllm_config.model_config
@@ -143,4 +156,6 @@ def make_header(vllm_config: VllmConfig, scenario: Scenario, level: Level, devic
         versions={"minivllm": __version__, "python": platform.python_version(), "torch": str(torch.__version__)},
         device=device,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        model_shape=model_shape(vllm_config, device),
+        kv_cache=kv_cache_facts(vllm_config, device, sizing),
     )

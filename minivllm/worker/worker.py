@@ -33,7 +33,7 @@ class Worker:
         self._config = vllm_config
         self._loader = ModelLoader(find_model(vllm_config.model_config.model))
         self.device = _device(vllm_config.model_config.device)
-        self.dtype = _dtype(vllm_config.model_config.dtype, self.device, self._loader.config.dtype)
+        self.dtype = resolve_dtype(vllm_config.model_config.dtype, self.device, self._loader.config.dtype)
         self.attention_reasons: dict[str, str] = {}
         self.kv_cache_sizing: KVCacheSizing | None = None
         self._runner: GPUModelRunner | None = None
@@ -120,7 +120,8 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _dtype(name: str, device: torch.device, checkpoint: str | None) -> torch.dtype:
+def resolve_dtype(name: str, device: torch.device, checkpoint: str | None) -> torch.dtype:
+    """The precision that a name means: of "auto", what suits the device and the checkpoint."""
     if name == "auto":
         name = "float32" if device.type == "cpu" or checkpoint not in _DTYPES else checkpoint
     return _DTYPES[name]
