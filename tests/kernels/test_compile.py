@@ -27,7 +27,7 @@ def variants() -> Iterator[ParameterSet]:
         yield pytest.param(name, target, id=f"{name}-{target}", marks=[pytest.mark.slow] if is_extra else [])
 
 
-@pytest.mark.parametrize(("name", "target"), variants())
+@pytest.mark.parametrize(("name", "target"), list(variants()))
 def test_a_kernel_compiles_within_shared_memory_and_registers(name, target, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # 3.9 warns when it is not said

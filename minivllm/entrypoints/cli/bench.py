@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from minivllm import __version__
-from minivllm.entrypoints.cli import bench_generation
+from minivllm.entrypoints.cli import bench_generation, bench_kernels
 from minivllm.entrypoints.cli.common import JsonOption, examples, note, print_json, stdout_console
 from minivllm.entrypoints.cli.errors import LackingError, user_errors
 
@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
     trace_epilog = examples("minivllm bench trace-overhead --simulate-only", "minivllm bench trace-overhead --json")
     group.command("trace-overhead", epilog=trace_epilog)(user_errors(trace_overhead))
     bench_generation.add_commands(group)
+    bench_kernels.add_commands(group)
     app.add_typer(group, name="bench")
 
 
