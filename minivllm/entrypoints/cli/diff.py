@@ -76,7 +76,8 @@ def diff(
         from minivllm.entrypoints.cli.diff_view import Comparison, draw_comparison
 
         titles = _title(a, log_a), _title(b, log_b)
-        comparison = Comparison(found, sentences, titles=titles)
+        asked = {"plans": plans, "tokens": tokens, "logits": logits}
+        comparison = Comparison(found, sentences, titles=titles, aspects=tuple(filter(asked.get, asked)))
         draw_comparison(comparison, log_a, stdout_console(width), ascii_only=ascii_only)
         _say_next(a, b, found.first)
     if not found.equal:

@@ -54,12 +54,14 @@ class Comparison:
         sentences: What is said of them.
         labels: What the runs are called in tables.
         titles: What each of them is, in a line; none to leave that out.
+        aspects: What alone was compared: "plans", "tokens", "logits"; none if everything was.
     """
 
     diff: Diff
     sentences: Sequence[str]
     labels: tuple[str, str] = ("A", "B")
     titles: tuple[str, ...] = ()
+    aspects: tuple[str, ...] = ()
 
 
 def draw_comparison(comparison: Comparison, log: Log, console: Console, *, ascii_only: bool) -> None:
@@ -82,7 +84,7 @@ def draw_comparison(comparison: Comparison, log: Log, console: Console, *, ascii
         frame.print(Text(f"{label}  {title}", style="bold", overflow="fold"))
     for setting in diff.settings:
         frame.print(frame.sentence(_plain(f"{setting.name}: {_shown(setting.a)} → {_shown(setting.b)}", frame)))
-    frame.print(_verdict(diff))
+    frame.print(_verdict(diff, comparison.aspects))
     if diff.first is not None:
         for label, value in zip(labels, (diff.first.a, diff.first.b), strict=True):
             frame.print(
@@ -104,10 +106,11 @@ def draw_comparison(comparison: Comparison, log: Log, console: Console, *, ascii
     _draw_work(diff, labels, frame)
 
 
-def _verdict(diff: Diff) -> Text:
+def _verdict(diff: Diff, aspects: tuple[str, ...]) -> Text:
     first = diff.first
     if first is None:
-        return Text("The runs are equal.", style="bold green")
+        what = f" in {' and '.join(aspects)}" if aspects else ""
+        return Text(f"The runs are equal{what}.", style="bold green")
     where = f" of {first.more['request']}" if "request" in first.more else ""
     where += f", position {first.more['position']}" if first.more.get("position") is not None else ""
     return Text(f"They part in iteration {first.iteration}: {first.field}{where}", style="bold yellow")

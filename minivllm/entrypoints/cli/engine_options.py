@@ -20,6 +20,45 @@ AsyncSchedulingOption = Annotated[
 ]
 
 
+def complete_setting(incomplete: str) -> list[str]:
+    """Names of settings, for the shell's completion."""
+    from minivllm.analysis.whatif_knobs import KNOBS
+
+    return [f"{name}=" for name in KNOBS if name.startswith(incomplete)]
+
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Setting to change; may be given again: max_num_batched_tokens, max_num_seqs, num_gpu_blocks, "
+        "block_size, long_prefill_token_threshold, enable_chunked_prefill, enable_prefix_caching, policy, "
+        "scheduler_reserve_full_isl, watermark, async_scheduling.",
+        metavar="NAME=VALUE",
+        autocompletion=complete_setting,
+        show_default=False,
+    ),
+]
+# As the engine's arguments are called, where that is not the setting's own name.
+_ARGUMENTS = {"num_gpu_blocks": "num_gpu_blocks_override", "policy": "scheduling_policy"}
+
+
+def with_set(engine: dict[str, Any], texts: list[str] | None) -> dict[str, Any]:
+    """Arguments of an engine, and what --set adds to them.
+
+    Raises:
+        KnobError: A setting that does not exist, or a value that it cannot have, or one that another option gave.
+    """
+    if not texts:
+        return engine
+    from minivllm.analysis.whatif_knobs import KnobError, parse_settings
+
+    settings = {_ARGUMENTS.get(name, name): value for name, value in parse_settings(texts).items()}
+    for name in settings.keys() & engine.keys():
+        raise KnobError(f"{name} is given twice, by --set and by --{name.replace('_', '-')}; leave one out")
+    return {**engine, **settings}
+
+
 def engine_settings(
     load_format: str, dtype: str, multiprocess: bool, async_scheduling: bool, max_model_len: int | None
 ) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from minivllm.entrypoints.cli.common import (
     print_json,
     stdout_console,
 )
-from minivllm.entrypoints.cli.engine_options import AsyncSchedulingOption, MultiprocessOption
+from minivllm.entrypoints.cli.engine_options import AsyncSchedulingOption, MultiprocessOption, SetOption, with_set
 from minivllm.entrypoints.cli.errors import BAD_INPUT, user_errors
 from minivllm.sampling_params import SamplingParams
 from minivllm.scenarios.registry import Scenario, get_scenario, prompts_scenario
@@ -65,6 +65,7 @@ def trace(
     max_num_batched_tokens: Annotated[int | None, typer.Option(min=1, help="Token budget of a step.")] = None,
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="Most requests that run at once.")] = None,
     block_size: Annotated[int | None, typer.Option(min=1, help="Tokens of a KV block.")] = None,
+    settings: SetOption = None,
     map_: Annotated[
         str | None,
         typer.Option(
@@ -109,6 +110,7 @@ def trace(
         max_num_seqs=max_num_seqs,
         block_size=block_size,
     )
+    engine = with_set(engine, settings)
     if step:
         _check_step(as_json=as_json, width=width, ascii_only=ascii_only)
     if log is not None:

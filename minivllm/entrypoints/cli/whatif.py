@@ -20,33 +20,13 @@ from minivllm.entrypoints.cli.common import (
     print_json,
     stdout_console,
 )
+from minivllm.entrypoints.cli.engine_options import SetOption
 from minivllm.entrypoints.cli.errors import user_errors
 
 if TYPE_CHECKING:
     from minivllm.analysis.diff import Diff
     from minivllm.scenarios.replan import Replanned
     from minivllm.trace.reader import Log
-
-
-def complete_setting(incomplete: str) -> list[str]:
-    """Names of settings, for the shell's completion."""
-    from minivllm.analysis.whatif_knobs import KNOBS
-
-    return [f"{name}=" for name in KNOBS if name.startswith(incomplete)]
-
-
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="Setting to change; may be given again: max_num_batched_tokens, max_num_seqs, num_gpu_blocks, "
-        "block_size, long_prefill_token_threshold, enable_chunked_prefill, enable_prefix_caching, policy, "
-        "scheduler_reserve_full_isl, watermark, async_scheduling.",
-        metavar="NAME=VALUE",
-        autocompletion=complete_setting,
-        show_default=False,
-    ),
-]
 
 
 def register(app: typer.Typer) -> None:
