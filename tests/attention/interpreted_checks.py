@@ -18,8 +18,11 @@ from minivllm.attention.torch_sdpa import TorchSdpaBackend
 from minivllm.attention.triton import TritonBackend
 from minivllm.models.loader import ModelLoader
 from minivllm.models.model_zoo import find_model
+from minivllm.worker import worker
+from minivllm.worker.captured_runner import CapturedModelRunner
 from minivllm.worker.cuda_graphs import CudaGraphs, GraphDispatcher
 from minivllm.worker.device_step import DeviceStep, Draw, Limits
+from minivllm.worker.gpu_model_runner import GPUModelRunner
 from minivllm.worker.staging import SampledTokens
 from tests.kernels.grids.setup import assert_near, fill_pages
 from tests.models.checkpoints import save_model
@@ -103,13 +106,17 @@ def check_selection(device: str) -> None:
         select_backend(cpu, 64, torch.bfloat16, forced="triton")
 
 
-def generate(folder: str, **settings) -> list[list[int]]:
+PROMPTS = [[5, 9, 31, 2, 77], [5, 9, 31, 2, 8, 1, 4, 7, 11, 3], [1], list(range(20, 50)), [5, 9, 31, 2, 77, 6]]
+# With one slot: when the second one begins to decode, it has as many tokens as the first one had at its end, 5 + 9.
+IN_TURNS = [[5, 9, 31, 2, 77], list(range(20, 33))]
+
+
+def generate(folder: str, prompts: list[list[int]] = PROMPTS, max_num_seqs: int = 4, **settings) -> list[list[int]]:
     """Greedy tokens of prompts that are chunked, share a prefix, and outgrow the cache, so that some are preempted."""
     llm = LLM(
         model=folder, skip_tokenizer_init=True, max_model_len=64, num_gpu_blocks_override=20, block_size=4,
-        max_num_batched_tokens=16, max_num_seqs=4, dtype="float32", **settings,
+        max_num_batched_tokens=16, max_num_seqs=max_num_seqs, dtype="float32", **settings,
     )  # fmt: skip
-    prompts = [[5, 9, 31, 2, 77], [5, 9, 31, 2, 8, 1, 4, 7, 11, 3], [1], list(range(20, 50)), [5, 9, 31, 2, 77, 6]]
     greedy = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
     outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], greedy, use_tqdm=False)
     return [list(output.outputs[0].token_ids) for output in outputs]
@@ -118,7 +125,7 @@ def generate(folder: str, **settings) -> list[list[int]]:
 def check_engine(kind: str, device: str, **overrides) -> None:
     batch = overrides.pop("batch", "slots")
     with tempfile.TemporaryDirectory() as folder:
-        save_model(kind, Path(folder), initializer_range=0.1, **overrides)
+        save_model(kind, Path(folder), initializer_range=0.3, **overrides)
         expected = generate(folder, attention_backend="torch_sdpa", device=device)
         got = generate(folder, attention_backend="triton", device=device, batch=batch)
     assert got == expected, f"{got} instead of {expected}"
@@ -132,6 +139,33 @@ def check_rows(device: str) -> None:
     check_engine("llama", device, batch="rows")
 
 
+def check_captured(device: str) -> None:
+    """A runner with graphs gives the tokens of one without, through chunks, preemption and reused slots."""
+    replayed: list[str] = []
+    dispatch = CapturedModelRunner._dispatch
+
+    def spy(runner, batch):
+        found = dispatch(runner, batch)
+        replayed.append(found.mode)
+        return found
+
+    with tempfile.TemporaryDirectory() as folder:
+        save_model("qwen3", Path(folder), initializer_range=0.3)
+        expected = generate(folder, attention_backend="torch_sdpa", device=device)
+        expected += generate(folder, IN_TURNS, 1, attention_backend="torch_sdpa", device=device)
+        CapturedModelRunner._dispatch = spy
+        worker.GPUModelRunner = CapturedModelRunner
+        try:
+            got = generate(folder, attention_backend="triton", device=device)
+            got += generate(folder, IN_TURNS, 1, attention_backend="triton", device=device)
+        finally:
+            worker.GPUModelRunner = GPUModelRunner
+            CapturedModelRunner._dispatch = dispatch
+    assert got == expected, f"{got} instead of {expected}"
+    assert replayed.count("FULL") > 5
+    assert replayed.count("NONE") > 2
+
+
 def check_window(device: str) -> None:
     check_engine("mistral", device, sliding_window=7)
 
@@ -140,7 +174,7 @@ def check_device_step(device: str) -> None:
     """Prompts in chunks, padded decodes, slots in any order: the whole step on the device gives the engine's tokens."""
     prompts = [[5, 9, 31, 2, 77], [5, 9, 31, 2, 8, 1, 4, 7, 11, 3], [1]]
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        save_model("qwen3", Path(folder), initializer_range=0.1)
+        save_model("qwen3", Path(folder), initializer_range=0.3)
         llm = LLM(folder, skip_tokenizer_init=True, max_model_len=64, block_size=BLOCK_SIZE, dtype="float32")
         greedy = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
         outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], greedy, use_tqdm=False)
