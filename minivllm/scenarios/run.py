@@ -60,7 +60,7 @@ def run_scenario(
         scenario: What to run.
         overrides: Engine arguments that replace the scenario's.
         log_path: File for the log; None keeps it in memory.
-        check: Check the scheduler's invariants after every step.
+        check: Check the scheduler's invariants after every step, and all invariants on the log at the end.
         logical: Leave clocks and the machine out of the log.
         level: How much is recorded: "step"; "function" adds every call of a function on the map; "kernel" adds the
             device's time of each kernel of some steps.
@@ -84,6 +84,14 @@ def run_scenario(
         if event.kind == "probe.failed":
             message = f"the probe on {event.data['symbol']} failed: {event.data['message']}"
             violations.append({"iteration": event.step, "message": message})
+    if check:
+        from minivllm.analysis.invariants import check_log
+
+        for verdict in check_log(log):
+            violations += [
+                {"iteration": step, "message": f"{verdict.invariant.id}: {message}"}
+                for step, message in verdict.violations
+            ]
     return TracedRun(log, result, violations)
 
 
