@@ -63,6 +63,8 @@ def test_an_example_works(
     monkeypatch.setattr("shutil.which", str)
     if " record " in example:
         monkeypatch.setattr(definition, "LOGS", tmp_path / "recorded")
+    if " new.jsonl" in example:
+        assert run("whatif", "-s", "kv-pressure", "--set", "num_gpu_blocks=28", "--out", "new.jsonl").code == 0
     if example == "minivllm map plan":
         assert run("trace", "Once").code == 0
     program, *args = shlex.split(example)
