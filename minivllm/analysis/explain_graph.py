@@ -1,0 +1,109 @@
+"""Owns which graph a step ran in, or would run in on a GPU: the sizes that are captured, and the rule of dispatch.
+
+The rule is that of `minivllm.worker.cuda_graphs`, which needs torch; a test holds both equal.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import pairwise
+
+from minivllm.analysis.answer import CannotKnowError, counted
+from minivllm.analysis.explain_answer import Ask, Explanation, Table, busiest, plan_at, settings
+from minivllm.trace.reader import Log
+
+_OURS = "minivllm.worker.cuda_graphs:GraphDispatcher.dispatch"
+_VLLM = "vllm/v1/worker/gpu/cudagraph_utils.py::CudaGraphManager.dispatch"
+_LARGEST = 512
+
+
+def capture_sizes(max_num_seqs: int, query_len: int = 1) -> list[int]:
+    """Numbers of tokens that are captured: 1, 2, 4, every 8th, from 256 on every 16th, up to twice the decodes."""
+    end = min(2 * max_num_seqs * query_len, _LARGEST)
+    return [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, _LARGEST + 1, 16)) if size <= end]
+
+
+def captured_decodes(max_num_seqs: int, query_len: int = 1) -> list[int]:
+    """Numbers of requests for which a step of decodes is captured."""
+    sizes = [size for size in capture_sizes(max_num_seqs, query_len) if size < max_num_seqs * query_len]
+    requests = sorted({-(-size // query_len) for size in sizes} | {max_num_seqs})
+    return [count for count in requests if count * query_len <= _LARGEST]
+
+
+def dispatch(query_lens: list[int], max_num_seqs: int, query_len: int = 1) -> tuple[str, int, str]:
+    """Mode, padded number of tokens, and why, of a step on a GPU where steps of decodes are captured."""
+    tokens, requests = sum(query_lens), len(query_lens)
+    decodes = captured_decodes(max_num_seqs, query_len)
+    if any(length != query_len for length in query_lens):
+        return "NONE", tokens, "prompts in the step, and only steps of decodes are captured"
+    if not decodes or requests > decodes[-1]:
+        return "NONE", tokens, f"{requests} decodes, and the largest graph has {decodes[-1] if decodes else 0}"
+    padded = decodes[bisect_left(decodes, requests)]
+    return "FULL", padded * query_len, f"{requests} decodes, padded to {padded}"
+
+
+def graph(log: Log, ask: Ask) -> Explanation:
+    """How a step was launched, and why.
+
+    Raises:
+        CannotKnowError: The log does not hold the batch of that iteration.
+    """
+    step = ask.iteration if ask.iteration is not None else busiest(log, ask.request)
+    plan = plan_at(log, step).data
+    batch = next((e for e in log.events if e.kind == "prepare_inputs" and e.step == step), None)
+    if batch is None:
+        raise CannotKnowError(f"the log cannot say: it does not hold the batch (prepare_inputs) of iteration {step}")
+    starts = batch.data["query_start_loc"]
+    query_lens = [b - a for a, b in pairwise(starts)][: len(batch.data["order"])]
+    limits = settings(log, "scheduler_config")
+    query_len = 1 + limits.get("num_lookahead_tokens", 0)
+    mode, tokens, padded = (batch.data[key] for key in ("graph_mode", "num_tokens", "num_tokens_padded"))
+    would, would_pad, reason = dispatch(query_lens, plan["max_num_seqs"], query_len)
+    device = log.header.device
+    why = _why(device, mode, reason)
+    explanation = Explanation(
+        "graph",
+        f"Iteration {step} ran {counted(tokens, 'token')} of {counted(len(query_lens), 'request')} "
+        + (f"launched kernel by kernel (mode NONE): {why}." if mode == "NONE" else f"in one graph ({mode}): {why}."),
+        "padding = smallest captured size that holds the step - tokens of the step",
+        f"padding = {padded} - {tokens} = {padded - tokens}",
+        {
+            "tokens": tokens,
+            "padded": padded,
+            "query_lens": query_lens,
+            "max_num_seqs": plan["max_num_seqs"],
+            "device": device,
+            "attention_backend": batch.data["attention_backend"],
+            "capture_sizes": capture_sizes(plan["max_num_seqs"], query_len),
+            "on_a_gpu": {"mode": would, "padded": would_pad, "reason": reason},
+        },
+        {"mode": mode, "padded": padded},
+        _OURS,
+        _VLLM,
+        request=ask.request,
+        iteration=step,
+        tables=[Table("sizes", ("what", "tokens"), _sizes(plan["max_num_seqs"], query_len))],
+        hint=f"map plan --iteration {step}",
+    )
+    explanation.more = [
+        f"With captured steps on a GPU it would be {would} with {counted(would_pad, 'token')}: {reason}.",
+        "The rule: if all requests have the same number of tokens (1, or 1 + drafts) and that many are captured, one "
+        "graph replays the whole step; else its kernels are launched one by one.",
+        "vLLM has PIECEWISE graphs for mixed steps in between (without attention), so its default is no eager "
+        "step there.",
+        "Rows of padding have slot -1 and length 0: they are computed, and nobody reads them.",
+    ]
+    return explanation
+
+
+def _why(device: str, mode: str, reason: str) -> str:
+    if device == "cpu":
+        return "a CPU has no graphs to replay, its kernels are called, not queued"
+    return reason if mode != "NONE" else f"no graph fits or none was captured ({reason})"
+
+
+def _sizes(max_num_seqs: int, query_len: int) -> list[tuple[str, ...]]:
+    return [
+        ("captured (any step)", ", ".join(map(str, capture_sizes(max_num_seqs, query_len)))),
+        ("steps of decodes, in requests", ", ".join(map(str, captured_decodes(max_num_seqs, query_len)))),
+    ]

@@ -1,0 +1,108 @@
+"""Owns what the prefix cache's hit rate counts: tokens of admitted requests, found in whole blocks."""
+
+from __future__ import annotations
+
+from minivllm.analysis.answer import CannotKnowError, counted
+from minivllm.analysis.explain_answer import Ask, Explanation, Table, plans, settings, summed
+from minivllm.trace.reader import Log
+
+_OURS = "minivllm.core.kv_cache_manager:KVCacheManager.record_prefix_cache_stats"
+_VLLM = "vllm/v1/core/kv_cache_manager.py::KVCacheManager.record_prefix_cache_stats"
+
+
+def hit_rate(log: Log, ask: Ask) -> Explanation:
+    """Hits over queries, in tokens, of the whole run (or up to an iteration), or of one request.
+
+    Raises:
+        CannotKnowError: The log does not hold plans, or does not hold the look-ups that they rest on.
+        ValueError: Nobody looked anything up.
+    """
+    cache = settings(log, "cache_config")
+    if not cache["enable_prefix_caching"]:
+        raise ValueError("prefix caching is off in this run: nobody looked anything up")
+    counts = [
+        (event, who, queries, hits)
+        for event in plans(log)
+        if ask.iteration is None or event.step <= ask.iteration
+        for who, queries, hits in event.data["prefix_cache"]
+        if ask.request in (None, who)
+    ]
+    if not counts:
+        raise ValueError(f"{ask.request or 'nobody'} was not admitted in this run: nothing was counted")
+    size = cache["block_size"]
+    first_missing = _first_missing(log, {(who, event.step) for event, who, _, _ in counts})
+    rows = [
+        (str(event.step), who, str(queries), str(hits), str(hits // size), first_missing[who, event.step])
+        for event, who, queries, hits in counts
+    ]
+    queries, hits = sum(c[2] for c in counts), sum(c[3] for c in counts)
+    of = f" of {ask.request}" if ask.request else ""
+    explanation = Explanation(
+        "hit-rate",
+        f"{hits} of {queries} tokens{of} were found in the prefix cache: {hits / queries * 100:.1f} %, in "
+        f"{counted(len(counts), 'look-up')}.",
+        "hit rate = tokens found / tokens looked up, over all admissions",
+        f"hit rate = ({summed([c[3] for c in counts])}) / ({summed([c[2] for c in counts])}) = {hits} / {queries}",
+        {"queries": queries, "hits": hits, "lookups": len(counts), "block_size": size},
+        hits / queries,
+        _OURS,
+        _VLLM,
+        request=ask.request,
+        iteration=ask.iteration,
+        tables=[Table("look-ups", ("iteration", "request", "tokens", "found", "blocks", "and then"), rows)],
+        hint=f"why {counts[-1][1]} no-hit",
+    )
+    explanation.more = [
+        f"Only whole blocks are cached: a hit is a multiple of {size} tokens, and the last token is always computed.",
+        "The queries of an admission are all tokens that the request has then, not only those that a block could hold.",
+        *_comebacks(counts, log),
+        _uncounted(log, {(who, event.step) for event, who, _, _ in counts}, ask),
+    ]
+    explanation.more = [sentence for sentence in explanation.more if sentence]
+    return explanation
+
+
+def _first_missing(log: Log, admissions: set[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """Why each look-up went no further. A look-up that gives the same as the one before is not in the log again."""
+    last: dict[str, str] = {}
+    found = {}
+    for event in log.events:
+        if event.kind == "kv.lookup" and event.request is not None:
+            missing = event.data["first_missing"]
+            last[event.request] = f"block {missing['index']}: {missing['why'].replace('_', ' ')}"
+        if event.kind == "schedule":
+            for who, step in admissions:
+                if step == event.step:
+                    found[who, step] = last.get(who, "")
+    unknown = sorted(who for (who, _), text in found.items() if not text)
+    if unknown and log.window is None:
+        raise CannotKnowError(f"the log cannot say: it does not hold the look-up (kv.lookup) of {', '.join(unknown)}")
+    return found
+
+
+def _comebacks(counts: list[tuple], log: Log) -> list[str]:  # type: ignore[type-arg]
+    """What of it was looked up by requests that came back from a preemption."""
+    back = [(who, queries, hits) for event, who, queries, hits in counts if who in event.data["resumed"]]
+    if not back:
+        return []
+    queries, hits = sum(b[1] for b in back), sum(b[2] for b in back)
+    return [
+        f"Of these, {counted(len(back), 'look-up')} with {hits} hits in {queries} tokens came from preempted requests "
+        "that came back: they find what they computed themselves. So prompts with nothing in common can hit, too."
+    ]
+
+
+def _uncounted(log: Log, admitted: set[tuple[str, int]], ask: Ask) -> str:
+    """Look-ups of requests that could not be admitted then."""
+    tried = [
+        (event.request, event.step)
+        for event in log.events
+        if event.kind == "kv.lookup" and ask.request in (None, event.request)
+    ]
+    repeats = [pair for pair in tried if pair not in admitted]
+    if not repeats:
+        return "Every look-up in the log led to an admission, and each counts once."
+    return (
+        f"The log has {counted(len(repeats), 'look-up')} more that led to no admission, and do not count: a blocked "
+        "request looks up again in every iteration (only a new answer is logged)."
+    )
