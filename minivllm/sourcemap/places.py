@@ -67,6 +67,7 @@ PLACES = {
     "analysis": _TOOL,
     "scenarios": Place("scenarios", "tool", "frontend", "control", "scenarios"),
     "exercises": _TOOL,
+    "learning": _TOOL,
     "walkthroughs": _TOOL,
     "bench": Place("benchmarks", "tool", "frontend", "control", "benchmarks"),
     "assets": _TOOL,

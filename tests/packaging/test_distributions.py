@@ -21,10 +21,10 @@ SOURCES = ("minivllm", "kernels", "walkthroughs", "pyproject.toml", "MANIFEST.in
 SOURCES += ("CHANGELOG.md", "CONTRIBUTING.md")
 
 PROBE = """
-import minivllm, minivllm.kernels.reshape_and_cache as kernel, minivllm.walkthroughs as walkthroughs
+import minivllm, minivllm.kernels.reshape_and_cache as kernel, minivllm.learning.lesson as lesson
 from pathlib import Path
 assert Path(minivllm.__file__).is_relative_to(Path({home!r}).resolve()), minivllm.__file__
-assert [lesson.name for lesson in walkthroughs.lessons()], "no lesson"
+assert [head.name for head in lesson.lesson_heads()], "no lesson"
 assert kernel.reshape_and_cache_reference
 assert not (Path({home!r}) / "kernels").exists(), "a top-level module named kernels would hide another package"
 """

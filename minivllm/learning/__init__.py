@@ -1,0 +1,1 @@
+"""Guided lessons and questions: reading their files, filling them from a run, showing them, keeping the progress."""
