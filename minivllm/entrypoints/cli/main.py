@@ -19,9 +19,11 @@ from minivllm.entrypoints.cli import (
     generate,
     map_,
     model,
+    quiz,
     scenario,
     simulate,
     trace,
+    walkthrough,
     whatif,
     where,
     why,
@@ -72,6 +74,8 @@ generate.register(app)
 chat.register(app)
 where.register(app)
 scenario.register(app)
+walkthrough.register(app)
+quiz.register(app)
 model.register(app)
 doctor.register(app)
 bench.register(app)
