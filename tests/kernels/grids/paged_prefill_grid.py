@@ -22,7 +22,7 @@ BATCHES = [MIXED, SHORT, CHUNKS, WHOLE]
 def run(setup: Setup) -> int:
     cases = list(itertools.product(PAGE_SIZES, HEAD_DIMS, GROUPS, WINDOWS, range(len(BATCHES))))
     chosen = [(16, 128, 2, None, 0), (1, 80, 3, None, 0), (128, 256, 7, 40, 2), (16, 64, 8, 1, 3)]
-    chosen += setup.choose(cases, 3, 120)
+    chosen += setup.choose(cases, 1, 120)
     for index, (block_size, head_dim, group, window, batch) in enumerate(chosen):
         dtype = setup.dtype(index)
         what = f"{block_size=} {head_dim=} {group=} {window=} batch={BATCHES[batch]} {dtype=}"
