@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+# The whole of native.c takes a second or two.
+_COMPILE_TIMEOUT_S = 60
 _SOURCE = Path(__file__).with_name("native.c")
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 # Sums in any order make loops over numbers fast; NaN and infinity stay what they are.
@@ -149,36 +151,57 @@ def _load(dtype: torch.dtype) -> tuple[NativeOps | None, str]:
     if sys.platform != "linux" or compiler is None:
         return None, "they need a C compiler on Linux: install gcc"
     try:
-        return NativeOps(_compiled(compiler, _DTYPES[dtype]), _DTYPES[dtype]), f"compiled by {compiler}"
-    except (OSError, subprocess.SubprocessError) as error:
-        detail = getattr(error, "stderr", None) or str(error)
-        return None, f"{compiler} cannot compile them: {detail.strip().splitlines()[-1]}"
+        return _kept(compiler, _DTYPES[dtype]) or _compiled(compiler, _DTYPES[dtype]), f"compiled by {compiler}"
+    except (OSError, AttributeError, subprocess.SubprocessError) as error:
+        return None, f"{compiler} cannot compile them: {_last_line(error)}"
 
 
-def _compiled(compiler: str, dtype: str) -> Path:
-    """The library, from the cache if this compiler has made it for this processor before."""
+def _kept(compiler: str, dtype: str) -> NativeOps | None:
+    """What this compiler has made for this processor before; None if there is nothing, or it is damaged."""
+    try:
+        return NativeOps(_place(compiler, dtype), dtype)
+    except (OSError, AttributeError):
+        return None
+
+
+def _compiled(compiler: str, dtype: str) -> NativeOps:
+    """Compile, load, and keep the file for the next process if the user's folder can be written and run from."""
+    kept = _place(compiler, dtype)
+    try:
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _compiled_in(kept.parent, compiler, dtype, kept)
+    except OSError:
+        return _compiled_in(Path(tempfile.gettempdir()), compiler, dtype, None)
+
+
+def _compiled_in(folder: Path, compiler: str, dtype: str, kept: Path | None) -> NativeOps:
+    # What is loaded stays loaded when its file is gone, so a process leaves no folder behind.
+    with tempfile.TemporaryDirectory(prefix="minivllm-native-", dir=folder) as scratch:
+        made = Path(scratch) / "native.so"
+        defines = ["-DBFLOAT16"] if dtype == "bfloat16" else []
+        command = [compiler, *_FLAGS, *defines, str(_SOURCE), "-o", str(made), "-lm"]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S)
+        ops = NativeOps(made, dtype)
+        if kept is not None:
+            made.replace(kept)  # whole or not at all: other processes may be looking
+    return ops
+
+
+def _place(compiler: str, dtype: str) -> Path:
+    """Where the library is kept: its name changes with all that it depends on."""
     from minivllm.models.model_zoo import data_home
 
     what = (_SOURCE.read_bytes(), dtype, compiler, _FLAGS, _processor(), sys.version)
-    name = f"native-{dtype}-{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.so"
-    folder = data_home() / "native"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            return _compile(compiler, dtype, Path(scratch), folder / name)
-    except OSError:  # no place to keep it in: a folder for this process
-        folder = Path(tempfile.mkdtemp(prefix="minivllm-native-"))
-        return _compile(compiler, dtype, folder, folder / name)
+    return data_home() / "native" / f"native-{dtype}-{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.so"
 
 
-def _compile(compiler: str, dtype: str, scratch: Path, library: Path) -> Path:
-    if not library.exists():
-        made = scratch / library.name
-        defines = ["-DBFLOAT16"] if dtype == "bfloat16" else []
-        command = [compiler, *_FLAGS, *defines, str(_SOURCE), "-o", str(made), "-lm"]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-        made.replace(library)  # whole or not at all: other processes may be looking
-    return library
+def _last_line(error: Exception) -> str:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"it took more than {_COMPILE_TIMEOUT_S} s"
+    if isinstance(error, subprocess.CalledProcessError):
+        lines = (error.stderr or "").strip().splitlines()
+        return lines[-1] if lines else f"it ended with exit code {error.returncode} and said nothing"
+    return str(error)
 
 
 def _processor() -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -159,3 +162,86 @@ def test_a_second_process_finds_what_the_first_compiled(monkeypatch: pytest.Monk
     made = library.stat().st_mtime_ns
     assert native._load.__wrapped__(torch.float32)[0] is not None
     assert [file.stat().st_mtime_ns for file in tmp_path.glob("native/*")] == [made]
+
+
+@needs_native
+@pytest.mark.parametrize("damaged", [b"", b"no library", None])
+def test_a_damaged_file_is_compiled_again(
+    damaged: bytes | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MINIVLLM_HOME", str(tmp_path))
+    place = native._place(native.availability()[1].removeprefix("compiled by "), "float32")
+    place.parent.mkdir()
+    if damaged is None:  # a library, but without our functions
+        place.write_bytes(Path(_other_library()).read_bytes())
+    else:
+        place.write_bytes(damaged)
+    before = place.read_bytes()
+    assert native._load.__wrapped__(torch.float32)[0] is not None
+    assert place.read_bytes() != before
+    # Under a name of its own: a process does not look at a file again that it has loaded.
+    native.NativeOps(place.rename(tmp_path / "again.so"), "float32")
+
+
+def _other_library() -> str:
+    return next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libc.so" in line)
+
+
+@needs_native
+@pytest.mark.parametrize("home", ["a file", "a folder that only root can make"])
+def test_where_nothing_can_be_kept_nothing_is_left_behind(
+    home: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    monkeypatch.setenv("MINIVLLM_HOME", str(taken) if home == "a file" else "/proc/minivllm")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(native.tempfile, "tempdir", str(scratch))
+    ops, reason = native._load.__wrapped__(torch.float32)
+    assert ops is not None, reason
+    assert list(scratch.iterdir()) == []
+    x = random(2, 8, dtype=torch.float32)
+    torch.testing.assert_close(ops.silu_and_mul(x), torch.nn.functional.silu(x[:, :4]) * x[:, 4:])
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("#!/bin/sh\nexit 3\n", "it ended with exit code 3 and said nothing"),
+        ("#!/bin/sh\necho >&2\nexit 3\n", "it ended with exit code 3 and said nothing"),
+        ("#!/bin/sh\nsleep 9\n", "it took more than 1 s"),
+        ("#!/bin/sh\nexit 0\n", "cannot open shared object file"),
+        ("no program", "Exec format error"),
+    ],
+)
+def test_a_compiler_that_does_not_work_is_a_reason(
+    script: str, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MINIVLLM_HOME", str(tmp_path))
+    monkeypatch.setattr(native, "_COMPILE_TIMEOUT_S", 1)
+    compiler = tmp_path / "cc"
+    compiler.write_text(script)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    ops, told = native._load.__wrapped__(torch.float32)
+    assert ops is None
+    assert reason in told
+    assert list(tmp_path.glob("native/*")) == []
+
+
+@needs_native
+def test_processes_that_compile_at_once_agree(tmp_path: Path) -> None:
+    code = "from minivllm.layers.native import availability; print(availability()[0])"
+    env = os.environ | {"MINIVLLM_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    both = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate()[0] for process in both] == ["True\n", "True\n"]
+    assert len(list(tmp_path.glob("native/*"))) == 1
+
+
+def test_another_processor_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """-march=native: a home folder may be shared by machines."""
+    here = native._place("cc", "float32")
+    monkeypatch.setattr(native, "_processor", lambda: "flags: fpu")
+    assert native._place("cc", "float32") != here
