@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TextIO
 
 _STDOUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 _STDERR = ("/dev/stderr", "/dev/fd/2", "/proc/self/fd/2")
@@ -44,29 +45,53 @@ def write_whole(path: Path, lines: Iterable[str]) -> None:
     Raises:
         OSError: It cannot be written.
     """
+    if (stream := _own_stream(path)) is not None:
+        stream.writelines(f"{line}\n" for line in lines)
+        stream.flush()
+        return
+    _write_whole(path, (f"{line}\n".encode() for line in lines))
+
+
+def write_whole_bytes(path: Path, parts: Iterable[bytes]) -> None:
+    """The same for parts of a file that is no text, or whose lines have their ends.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if (stream := _own_stream(path)) is not None:
+        stream.flush()
+        stream.buffer.writelines(parts)
+        stream.buffer.flush()
+        return
+    _write_whole(path, parts)
+
+
+def _own_stream(path: Path) -> TextIO | None:
     # Our own streams are written through, so that what is printed stands in order, whatever they lead to.
     for stream, names in ((sys.stdout, _STDOUT), (sys.stderr, _STDERR)):
         if str(path) in names:
-            stream.writelines(f"{line}\n" for line in lines)
-            stream.flush()
-            return
+            return stream
+    return None
+
+
+def _write_whole(path: Path, parts: Iterable[bytes]) -> None:
     # Asked before it is resolved: a pipe's own name leads nowhere.
     if path.exists() and not path.is_file():
-        _write(path, lines)
+        _write(path, parts)
         return
     path = path.resolve()
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _write(unfinished, lines)
+        _write(unfinished, parts)
         unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
 
 
-def _write(path: Path, lines: Iterable[str]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
+def _write(path: Path, parts: Iterable[bytes]) -> None:
+    with path.open("wb") as file:
+        file.writelines(parts)
 
 
 def newest_log() -> Path | None:

@@ -137,6 +137,18 @@ def print_json(kind: str, document: dict[str, Any]) -> None:
     print(json_document(kind, document))
 
 
+def log_path(log: Path | None, scenario: str | None) -> Path:
+    """Where the log lies that a command reads: the file that was named, a scenario's recorded run, or the newest.
+
+    Raises:
+        LogError: There is none.
+        UnknownScenarioError: No scenario has that name.
+    """
+    if log is not None and scenario is not None:
+        raise typer.BadParameter("--log and --scenario exclude each other: give one")
+    return log or _recorded(scenario)
+
+
 def choose_log(log: Path | None, scenario: str | None, iteration: str | None = None) -> Log:
     """The log that a command reads: a file, a scenario's recorded run, or the newest.
 
@@ -149,9 +161,7 @@ def choose_log(log: Path | None, scenario: str | None, iteration: str | None = N
         LogError: There is none, or it cannot be read.
         UnknownScenarioError: No scenario has that name.
     """
-    if log is not None and scenario is not None:
-        raise typer.BadParameter("--log and --scenario exclude each other: give one")
-    path = log or _recorded(scenario)
+    path = log_path(log, scenario)
     chosen = _window(path, iteration) if iteration is not None and _is_large(path) else read_log(path)
     if chosen.truncated:
         note(f"{chosen.path} was cut off: this is what came before the cut")

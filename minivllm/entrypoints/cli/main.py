@@ -16,9 +16,11 @@ from minivllm.entrypoints.cli import (
     check,
     diff,
     doctor,
+    export,
     generate,
     map_,
     model,
+    open_,
     quiz,
     scenario,
     simulate,
@@ -67,6 +69,8 @@ trace.register(app)
 map_.register(app)
 simulate.register(app)
 check.register(app)
+export.register(app)
+open_.register(app)
 why.register(app)
 diff.register(app)
 whatif.register(app)
