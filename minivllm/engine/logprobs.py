@@ -75,7 +75,7 @@ class LogprobsProcessor:
             )
 
     def _decode(self, token_id: int, before: Sequence[int]) -> str | None:
-        """The text of one token. The first bytes of a character have none, its last byte has all of it."""
+        """The text of one token. One that ends inside a character has none: the one that completes it has all of it."""
         if self._tokenizer is None:
             return None
         text = self._tokenizer.piece(token_id)
@@ -89,6 +89,9 @@ class LogprobsProcessor:
         return ""
 
     def _settled(self, context: list[int]) -> str:
-        """The text of a context without the unfinished character at its end."""
+        """The text that the tokens of a context were told with: those at its end that hold no whole character, none."""
         assert self._tokenizer is not None, "only a tokenizer gives texts"
-        return self._tokenizer.decode(context, skip_special_tokens=False).rstrip(_REPLACEMENT)
+        told = len(context)
+        while told and self._tokenizer.piece(context[told - 1]).endswith(_REPLACEMENT):
+            told -= 1
+        return self._tokenizer.decode(context[:told], skip_special_tokens=False)

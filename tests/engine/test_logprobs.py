@@ -212,6 +212,35 @@ def test_the_last_token_of_a_character_has_its_text(tokenizer: Tokenizer, text: 
     assert processor.cumulative_logprob == -len(token_ids)
 
 
+class BytePieces:
+    """A tokenizer whose tokens are bytes, cut where a test wants them."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = pieces
+
+    def piece(self, token_id: int) -> str:
+        return self.decode([token_id])
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
+        return b"".join(self.pieces[i] for i in token_ids).decode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "texts"),
+    [
+        ((b"a", b" \xe5", b"\xae", b"\x9a"), ["a", "", "", " 定"]),  # the first byte comes with a space
+        ((b"\xe5", b"\xae\x9a", b"b\xc3", b"\xa9"), ["", "定", "", "bé"]),
+    ],
+)
+def test_what_stands_before_half_a_character_is_not_lost(pieces: tuple[bytes, ...], texts: list[str]) -> None:
+    processor = LogprobsProcessor(BytePieces(*pieces), SamplingParams(logprobs=0))  # type: ignore[arg-type]
+    for token_id in range(len(pieces)):
+        scores = LogprobsLists([[token_id]], [[-1.0]], [1])
+        processor.update_from_output(EngineCoreOutput("a", [token_id], new_logprobs=scores), token_id + 1)
+    assert processor.logprobs is not None
+    assert [entry.decoded_token for position in processor.logprobs for entry in position.values()] == texts
+
+
 def test_without_a_tokenizer_there_are_no_texts() -> None:
     processor = LogprobsProcessor(None, SamplingParams(logprobs=1))
     scores = LogprobsLists([[5, 6]], [[-1.0, -0.5]], [2])
