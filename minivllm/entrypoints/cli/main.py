@@ -16,6 +16,7 @@ from minivllm.entrypoints.cli import (
     check,
     diff,
     doctor,
+    explain,
     export,
     generate,
     map_,
@@ -72,6 +73,7 @@ check.register(app)
 export.register(app)
 open_.register(app)
 why.register(app)
+explain.register(app)
 diff.register(app)
 whatif.register(app)
 generate.register(app)

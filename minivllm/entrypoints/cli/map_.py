@@ -102,7 +102,7 @@ def _command(kind: str) -> Callable[..., None]:
         view = MapView(kind, iteration, request, ascii_only or wanted == "ascii", language(lang))
         check_outputs({"--output": output}, [log])
         # What concerns a request can stand anywhere.
-        chosen = _fresh(log, scenario) if fresh else choose_log(log, scenario, iteration if request is None else None)
+        chosen = fresh_log(log, scenario) if fresh else choose_log(log, scenario, iteration if request is None else None)
         if wanted == "rich" or wanted == "ascii":
             _to_screen(view, chosen, width, output)
             if output is None:
@@ -177,7 +177,7 @@ def _put(text: str, output: Path | None) -> None:
     note(f"wrote {output}")
 
 
-def _fresh(log: Path | None, scenario: str | None) -> Log:
+def fresh_log(log: Path | None, scenario: str | None) -> Log:
     """Run a scenario now, with clocks and every call, and keep its log like that of a trace."""
     if scenario is None or log is not None:
         raise typer.BadParameter("--fresh runs a scenario: name one with -s, and give no --log")

@@ -1,0 +1,73 @@
+"""Owns how an explanation looks: the answer, the formula twice, its parts line by line, places, the next command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from minivllm.entrypoints.cli.common import note
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from minivllm.analysis.explain_answer import Explanation
+    from minivllm.analysis.explain_answer import Table as Rows
+    from minivllm.maps.render.frame import Frame
+    from minivllm.trace.reader import Log
+
+
+def draw_explanation(explanation: Explanation, log: Log, source: str, console: Console, *, ascii_only: bool) -> None:
+    """Print an explanation.
+
+    Args:
+        explanation: What was found out.
+        log: The run that it is about.
+        source: How the command named that run: "-s hello".
+        console: Where to.
+        ascii_only: Use no character beyond ASCII.
+    """
+    from minivllm.maps.render.frame import MEDIUM, Frame
+    from minivllm.maps.stages import requests_of
+
+    frame = Frame(log.header, requests_of(log), console, ascii_only=ascii_only)
+    frame.draw_header()
+    frame.print(frame.sentence(explanation.answer, style="bold"))
+    frame.print(Padding(Text(explanation.formula, style="dim"), (0, 0, 0, 4)))
+    frame.print(Padding(Text(explanation.filled), (0, 0, 0, 4)))
+    for rows in explanation.tables:
+        _draw_table(frame, rows)
+    for line in explanation.more:
+        frame.print(frame.sentence(line))
+    place = Text("  here  ", style="dim").append_text(frame.place(explanation.ours))
+    if frame.width >= MEDIUM:
+        place.append(f"      vLLM  {explanation.vllm}", style="dim")
+    frame.print(place)
+    if frame.width < MEDIUM:
+        frame.print(Text(f"  vLLM  {explanation.vllm}", style="dim"))
+    command, _, options = explanation.hint.partition(" ")
+    topic, _, rest = options.partition(" ")
+    # Groups and topics stand before the source, options behind it.
+    words = [command, topic, source, rest] if not topic.startswith("-") else [command, source, options]
+    note(f"next: minivllm {' '.join(word for word in words if word)}")
+
+
+def _draw_table(frame: Frame, rows: Rows) -> None:
+    """A table set in under its title. On a narrow screen cells are folded, never cut."""
+    if not rows.rows:
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=len(rows.columns) > 2)
+    for column in rows.columns:
+        is_number = all(row[rows.columns.index(column)][:1].isdigit() for row in rows.rows)
+        is_right = is_number and column not in ("how", "amount")
+        table.add_column(column, overflow="fold", justify="right" if is_right else "left")
+    for row in rows.rows:
+        cells = [Text(cell) for cell in row]
+        for cell in cells:
+            if cell.plain in frame.colours:
+                cell.stylize(f"bold {frame.colours[cell.plain]}")
+        table.add_row(*cells)
+    frame.print(Padding(Text(rows.title, style="bold"), (0, 0, 0, 2)))
+    frame.print(Padding(table, (0, 0, 0, 4), expand=False))
