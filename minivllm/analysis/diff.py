@@ -204,6 +204,7 @@ def _all(events: list[Event], kinds: set[str], has_hashes: bool) -> Facts:
             data = {k: v for k, v in data.items() if k not in _HASHES}
         if event.kind in ("schedule", "update", "step.end"):
             facts |= {name if event.kind == "schedule" else f"{event.kind}.{name}": v for name, v in data.items()}
+            facts[f"{event.kind}.events"] = facts.get(f"{event.kind}.events", 0) + 1  # one, in a log that is sound
         else:
             facts.setdefault(event.kind, []).append([event.request or event.block, data])
     return {name: value for name, value in facts.items() if name not in _DECIDED}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -61,7 +62,7 @@ class RunNumbers:
         peak_blocks, blocks: Most blocks in use at once, and blocks there are.
         in_vain: Tokens that were sampled and not given to anybody.
         tokens_per_step: Tokens that each iteration computed.
-        reasons: Iterations in which a rule held somebody back, by rule.
+        held_back: The iterations in which a rule held somebody back, by rule.
         admitted: Requests in the order in which they first got tokens.
         requests: By id, in order of arrival.
     """
@@ -78,9 +79,13 @@ class RunNumbers:
     blocks: int = 0
     in_vain: int = 0
     tokens_per_step: list[int] = field(default_factory=list)
-    reasons: dict[str, int] = field(default_factory=dict)
+    held_back: dict[str, list[int]] = field(default_factory=dict)
     admitted: list[str] = field(default_factory=list)
     requests: dict[str, RequestNumbers] = field(default_factory=dict)
+
+    def times_held_back(self, reasons: Iterable[str]) -> int:
+        """In how many iterations any of these rules held somebody back."""
+        return len({step for reason in reasons for step in self.held_back.get(reason, ())})
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -111,7 +116,7 @@ def run_numbers(log: Log) -> RunNumbers:
     return run
 
 
-def held_back(plan: dict[str, Any]) -> set[str]:
+def _rules_at_work(plan: dict[str, Any]) -> set[str]:
     """The rules by which a plan gave somebody less than they wanted."""
     entries = [*plan["not_scheduled"], *plan["cut"]]
     stop = plan["stop"]
@@ -132,8 +137,8 @@ def _count_plan(run: RunNumbers, event: Event) -> None:
     run.fullest = max(run.fullest, plan["total_scheduled"])
     run.most_running = max(run.most_running, len(plan["scheduled"]))
     run.peak_blocks = max(run.peak_blocks, run.blocks - plan["free_blocks_scheduled"])
-    for reason in sorted(held_back(plan)):
-        run.reasons[reason] = run.reasons.get(reason, 0) + 1
+    for reason in sorted(_rules_at_work(plan)):
+        run.held_back.setdefault(reason, []).append(event.step)
     for request, _ in plan["scheduled"]:
         entry = _request(run, request, event.step)
         if entry.first_scheduled is None:

@@ -152,41 +152,37 @@ def _per_request(a: RunNumbers, b: RunNumbers, sides: Sides) -> Iterator[str]:
     if other := [i for i, x, y in both if x.prompt != y.prompt]:
         who = f"{_some(other)} {'has another prompt' if len(other) == 1 else 'have other prompts'}"
         yield f"{who} {sides.b}: what they say there has nothing to do with what they say {sides.a}."
-    yield from _each(both, lambda r: r.reason == "refused", "was refused", "was taken", sides)
-    yield from _changes(both, "waited", "iterations before its first tokens", "waits", sides, lambda r: r.waited)
-    yield from _changes(both, "first_token", "", "gives its first token in iteration", sides, lambda r: r.first_token)
-    yield from _changes(both, "finished", "", "ends in iteration", sides, lambda r: r.finished)
-
-
-def _each(
-    both: list[tuple[str, RequestNumbers, RequestNumbers]],
-    has: Callable[[RequestNumbers], bool],
-    yes: str,
-    no: str,
-    sides: Sides,
-) -> Iterator[str]:
     for request, x, y in both:
-        if has(x) != has(y):
-            yield f"{request} {yes if has(x) else no} {sides.a}, and {yes if has(y) else no} {sides.b}."
+        if (x.reason == "refused") != (y.reason == "refused"):
+            done = ["was refused" if entry.reason == "refused" else "was taken" for entry in (x, y)]
+            yield f"{request} {done[0]} {sides.a}, and {done[1]} {sides.b}."
+    waits = [(x.waited or 0, y.waited or 0) for _, x, y in both if x.waited != y.waited]
+    if len(waits) > 1:
+        before, after = map(sum, zip(*waits, strict=True))
+        yield f"{len(waits)} requests wait another time: {before} iterations together {sides.a}, {after} {sides.b}."
+    yield from _changes(both, "waits", lambda r: r.waited, sides, " (iterations before its first tokens)")
+    yield from _changes(both, "gives its first token in iteration", lambda r: r.first_token, sides)
+    yield from _changes(both, "ends in iteration", lambda r: r.finished, sides)
 
 
 def _changes(
     both: list[tuple[str, RequestNumbers, RequestNumbers]],
-    name: str,
-    unit: str,
     verb: str,
-    sides: Sides,
     value: Callable[[RequestNumbers], int | None],
+    sides: Sides,
+    unit: str = "",
 ) -> Iterator[str]:
     """One sentence for all requests of which a number changed: the largest changes first."""
     changed = [(i, value(x), value(y)) for i, x, y in both if value(x) != value(y)]
     if not changed:
         return
     changed.sort(key=lambda change: -abs((change[1] or 0) - (change[2] or 0)))
-    parts = [f"{i} {verb} {_number(x)} {sides.a}, {_number(y)} {sides.b}" for i, x, y in changed[:1]]
+    request, x, y = changed[0]
+    parts = [f"{request} {verb} {_number(x)} {sides.a}, {_number(y)} {sides.b}"]
     parts += [f"{i} {_number(x)}, {_number(y)}" for i, x, y in changed[1:_NAMED]]
-    more = f"; and {len(changed) - _NAMED} more requests" if len(changed) > _NAMED else ""
-    yield "; ".join(parts) + more + (f" ({unit})" if unit else "") + "."
+    if len(changed) > _NAMED:
+        parts.append(f"and {len(changed) - _NAMED} more requests")
+    yield f"{'; '.join(parts)}{unit}."
 
 
 def _number(value: int | None) -> str:

@@ -53,7 +53,8 @@ def _effect(name: str, old: Any, new: Any, diff: Diff) -> str:
 
 def _instead(diff: Diff) -> list[str]:
     """The rules that took the place of one that let go."""
-    more = {r: n for r, n in diff.b.reasons.items() if n > diff.a.reasons.get(r, 0)}
+    times = {r: (diff.a.times_held_back([r]), diff.b.times_held_back([r])) for r in diff.b.held_back}
+    more = {r: after for r, (before, after) in times.items() if after > before}
     if not more:
         return []
     rules = ", ".join(f"{_RULES.get(r, r)} in {counted(n, 'iteration')}" for r, n in more.items())
@@ -67,8 +68,7 @@ def _value(value: Any) -> str:
 def _held_back(name: str, diff: Diff) -> tuple[int, int]:
     """Iterations in which the rules of a setting held somebody back, in each run."""
     reasons = KNOBS[name].reasons
-    a, b = (max((run.reasons.get(reason, 0) for reason in reasons), default=0) for run in (diff.a, diff.b))
-    return a, b
+    return diff.a.times_held_back(reasons), diff.b.times_held_back(reasons)
 
 
 def _limit(name: str, old: Any, new: Any, diff: Diff) -> str:

@@ -20,7 +20,7 @@ from minivllm.analysis.whatif_knobs import with_settings
 from minivllm.config import VllmConfig
 from minivllm.core.messages import EngineCoreOutputs
 from minivllm.executor.sim import TokenRule
-from minivllm.scenarios.driver import Arrival, RunResult
+from minivllm.scenarios.driver import DEFAULT_MAX_STEPS, Arrival, RunResult
 from minivllm.scenarios.replay import workload_from_log
 from minivllm.scenarios.simulate import simulate_to_log
 from minivllm.scenarios.workload import Workload
@@ -83,10 +83,17 @@ def _workload(log: Log) -> Workload:
     if not workload.arrivals:
         raise LogError(f"{name} holds no arrival of a request (request.arrived), so there is nothing to plan")
     workload = replace(workload, arrivals=_in_order(workload.arrivals, log))
+    return replace(workload, max_steps=_max_steps(workload, log))
+
+
+def _max_steps(workload: Workload, log: Log) -> int:
+    """As many iterations as a log that was cut off has; else so many that only a run that stands still needs more."""
+    steps = sum(event.kind == "step.end" for event in log.events)
     if log.truncated or any(event.kind == "run.truncated" for event in log.events):
-        steps = sum(event.kind == "step.end" for event in log.events)
-        workload = replace(workload, max_steps=max(steps, 1))
-    return workload
+        return max(steps, 1)
+    tokens = sum(len(arrival.request.prompt_token_ids) for arrival in workload.arrivals)
+    tokens += sum(len(ids) for e in log.events if e.kind == "update" for ids in e.data["emitted"].values())
+    return max(DEFAULT_MAX_STEPS, steps + 2 * tokens)
 
 
 def _in_order(arrivals: list[Arrival], log: Log) -> list[Arrival]:

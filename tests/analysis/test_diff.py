@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from minivllm.scenarios.run import run_scenario
 from minivllm.trace.events import Event
 from minivllm.trace.reader import Log
 from tests.analysis.logs import changed, event_of, recorded
+from tests.invariants.mutations import mutate
 
 Change = Callable[[list[Event]], None]
 
@@ -130,6 +132,18 @@ def test_one_change_is_found_where_it_stands(change: Change, iteration: int, fie
         assert first.field == field
         assert first.iteration == iteration
         assert first.a != first.b
+
+
+def test_random_slips_in_a_log_are_differences() -> None:
+    """Whatever a broken engine would write differently, but for the order inside an iteration."""
+    logs = [recorded(name) for name in ("mixed-batch-drafts", "kv-pressure", "async-scheduling", "stop-strings")]
+    for seed in range(80):
+        log = logs[seed % len(logs)]
+        slip = mutate(log, random.Random(seed))
+        if slip is not None and not slip[1].startswith("a batch is prepared before its plan"):
+            diff = diff_logs(log, slip[0])
+            assert not diff.equal, slip[1]
+            assert consequences(diff, log, slip[0], Sides()), slip[1]
 
 
 def test_plans_alone_do_not_ask_which_tokens_they_were() -> None:
@@ -321,6 +335,14 @@ def test_numbers_follow_the_log() -> None:
 
     assert run_numbers(changed(log, lose_more)).lost == 99
     assert run_numbers(changed(log, lose_more)).requests["R2"].lost == 99
+
+
+def test_rules_are_counted_by_iterations_in_which_any_of_them_held_somebody_back() -> None:
+    run = run_numbers(recorded("kv-pressure"))
+    full, short = (set(run.held_back[rule]) for rule in ("full_sequence_does_not_fit", "preempted"))
+    assert full
+    assert short
+    assert run.times_held_back(["full_sequence_does_not_fit", "preempted"]) == len(full | short)
 
 
 def test_the_first_lines_settings_are_named_before_anything_else() -> None:

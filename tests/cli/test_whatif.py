@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -70,6 +71,37 @@ def test_it_says_if_a_run_does_not_repeat(run: Run, own_place: Path) -> None:
     ended = run("whatif", "--log", path, "--set", "max_num_seqs=1")
     assert ended.code == 0
     assert "this run is another one from iteration 1 on (scheduled)" in ended.err
+
+
+CONFIG = {"max_num_seqs": 2, "max_num_batched_tokens": 9, "block_size": 4, "num_gpu_blocks": 99, "max_model_len": 400}
+
+
+def one_request(max_tokens: int) -> str:
+    request = {"id": "r", "arrival_step": 0, "prompt_token_ids": [1], "max_tokens": max_tokens}
+    return json.dumps({"config": CONFIG, "requests": [request]})
+
+
+def test_who_can_never_end_is_named(run: Run, own_place: Path) -> None:
+    (own_place / "one.json").write_text(one_request(40))
+    assert run("simulate", "one.json", "--out", "one.jsonl").code == 0  # as vLLM 0.27.1, which refuses nobody
+    ended = run("whatif", "--log", "one.jsonl", "--set", "num_gpu_blocks=4", "--json")
+    assert "Stopped after 5000 iterations: r can never end like this." in ended.json["consequences"]
+
+
+def test_a_long_run_fits_into_its_row_of_bars(run: Run, own_place: Path) -> None:
+    request = {"id": "r", "arrival_step": 0, "prompt_token_ids": [1], "max_tokens": 300}
+    config = {
+        "max_num_seqs": 2,
+        "max_num_batched_tokens": 9,
+        "block_size": 4,
+        "num_gpu_blocks": 99,
+        "max_model_len": 400,
+    }
+    (own_place / "long.json").write_text(json.dumps({"config": config, "requests": [request]}))
+    assert run("simulate", "long.json", "--out", "long.jsonl").code == 0
+    ended = run("whatif", "--log", "long.jsonl")
+    assert "the fullest of every 5 iterations" in ended.out
+    assert max(map(len, ended.out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

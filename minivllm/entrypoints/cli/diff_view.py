@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from minivllm.analysis.diff import Diff
-    from minivllm.analysis.diff_numbers import RequestNumbers, RunNumbers
+    from minivllm.analysis.diff_numbers import RequestNumbers
     from minivllm.maps.render.frame import Frame
     from minivllm.trace.reader import Log
 
@@ -187,15 +187,17 @@ def _draw_work(diff: Diff, labels: tuple[str, str], frame: Frame) -> None:
     most = max(diff.a.fullest, diff.b.fullest)
     if not most or frame.width < 60:
         return
-    frame.print(Text(f"\ntokens of each iteration (the highest bar is {most})", style="dim"))
     room = max(map(len, labels))
+    columns = frame.width - room - 2
+    per_column = -(-max(diff.a.iterations, diff.b.iterations) // columns)
+    each = "each iteration" if per_column == 1 else f"the fullest of every {per_column} iterations"
+    frame.print(Text(f"\ntokens of {each} (the highest bar is {most})", style="dim"))
+    glyphs = _ASCII_BARS if frame.ascii_only else _BARS
     for label, run in zip(labels, (diff.a, diff.b), strict=True):
-        bars = _bars(run, most, frame.width - room - 2, _ASCII_BARS if frame.ascii_only else _BARS)
+        bars = _bars(run.tokens_per_step, most, per_column, glyphs)
         frame.print(Text(f"{label:<{room}}  {bars}".rstrip(), no_wrap=True, overflow="crop"))
 
 
-def _bars(run: RunNumbers, most: int, width: int, glyphs: str) -> str:
-    steps = run.tokens_per_step
-    top = len(glyphs) - 1
-    text = "".join(glyphs[-(-count * top // most)] for count in steps[:width])
-    return text if len(steps) <= width else text[: width - 1] + ">"
+def _bars(steps: list[int], most: int, per_column: int, glyphs: str) -> str:
+    heights = [max(steps[i : i + per_column]) for i in range(0, len(steps), per_column)]
+    return "".join(glyphs[-(-height * (len(glyphs) - 1) // most)] for height in heights)

@@ -67,7 +67,7 @@ def whatif(
     after = replan(chosen, new, out)
     found = diff_logs(before.log, after.log)
     old = old_values(config_of(chosen), new)
-    sentences = [*effects(found, before.log, after.log, old, new), *_beyond(after)]
+    sentences = [*effects(found, before.log, after.log, old, new), *_beyond(before, after)]
     if as_json:
         print_json("whatif", _document(chosen, found, old, new, sentences, after, out))
     else:
@@ -88,8 +88,11 @@ def _check_record(recorded: Log, again: Log) -> None:
         )
 
 
-def _beyond(after: Replanned) -> list[str]:
-    """Who ran on beyond the record."""
+def _beyond(before: Replanned, after: Replanned) -> list[str]:
+    """Who ran on beyond the record, or for ever."""
+    if after.result.truncated and not before.result.truncated:
+        stuck = [request for request in after.result.requests if request not in after.result.finals]
+        return [f"Stopped after {after.result.steps} iterations: {', '.join(stuck[:4])} can never end like this."]
     if not after.num_made_up:
         return []
     some = ", ".join(f"{request} {count}" for request, count in list(after.num_made_up.items())[:4])
@@ -116,6 +119,7 @@ def _document(
         "equal": found.equal,
         "first": found.first.as_dict() if found.first is not None else None,
         "consequences": sentences,
+        "made_up": after.num_made_up,
         "refused": after.result.refused,
         "numbers": {"a": found.a.as_dict(), "b": found.b.as_dict()},
     }
