@@ -13,6 +13,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from minivllm.kernels.fused_linear import fused_linear
 from minivllm.kernels.logprobs import token_logprobs
 from minivllm.kernels.paged_decode import paged_decode
 from minivllm.kernels.paged_prefill import paged_prefill
@@ -191,6 +192,31 @@ def linear_case(model: Sizes, name: str, rows: int, outputs: int, inputs: int) -
     return Case("skinny_linear", f"{name}, {rows} x {inputs} -> {outputs}", num_bytes, flops, make, make_torch)
 
 
+def fused_case(model: Sizes, name: str, rows: int, outputs: int, inputs: int) -> Case:
+    """One product of a layer with what stands around it; `name` says which."""
+    is_gated, has_norm = name == "norm + gate_up + SiLU", name.startswith("norm")
+
+    def make() -> Run:
+        norm = (model.random(inputs), 1e-6) if has_norm else None
+        weight = model.random(2 * outputs if is_gated else outputs, inputs)
+        residual = None if has_norm else model.random(rows, outputs)
+        return partial(fused_linear, model.random(rows, inputs), weight, None, norm, is_gated, residual)
+
+    weight_rows = 2 * outputs if is_gated else outputs
+    num_bytes = (weight_rows * inputs + rows * (inputs + outputs)) * model.dtype.itemsize
+    size = f"{name}, {rows} x {inputs} -> {outputs}"
+    return Case("fused_linear", size, num_bytes, 2 * rows * weight_rows * inputs, make)
+
+
+def fused_cases(model: Sizes, rows: int) -> Iterator[Case]:
+    """The products of one layer."""
+    heads = model.heads * model.head_dim
+    yield fused_case(model, "norm + qkv", rows, heads + 2 * model.kv_heads * model.head_dim, model.hidden)
+    yield fused_case(model, "o + residual", rows, model.hidden, heads)
+    yield fused_case(model, "norm + gate_up + SiLU", rows, model.inner, model.hidden)
+    yield fused_case(model, "down + residual", rows, model.hidden, model.inner)
+
+
 def sample_case(model: Sizes, rows: int, what: str, temperature: float, top_p: float = 1.0) -> Case:
     def make() -> Run:
         columns: dict[str, torch.Tensor] = {
@@ -256,6 +282,8 @@ def all_cases(device: torch.device) -> Iterator[Case]:
     for rows in (1, 2, 4, 8, 16):
         yield from linear_cases(small, rows)
     yield from linear_cases(large, 1)
+    for rows in (1, 2, 4):
+        yield from fused_cases(small, rows)
     for rows in (1, 256):
         yield sample_case(small, rows, "greedy", 0.0)
         yield sample_case(small, rows, "temperature", 0.6)

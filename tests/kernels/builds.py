@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from minivllm.kernels import (
+    fused_linear,
     logprobs,
     pack_inputs,
     paged_decode,
@@ -153,6 +154,25 @@ def build_gemv(target: Target, rows: int, size: int) -> Built:
     return build(target, skinny_linear.gemv_kernel, types, constants, tiling.warps)
 
 
+def build_fused_gemv(target: Target, rows: int, size: int, gated: bool) -> Built:
+    types = pointers("bf16", "out", "x", "weight", "bias", "norm") | {"eps": "fp32"}
+    tiling = skinny_linear.gemv_tiling(rows, 4096, size)
+    weight_rows, unroll = fused_linear.fused_tiling(tiling, next_power_of_2(rows), gated)
+    constants = {
+        "num_rows": rows,
+        "rows_padded": next_power_of_2(rows),
+        "size": size,
+        "weight_rows": weight_rows,
+        "unroll": unroll,
+        "tile": tiling.tile,
+        "has_bias": False,
+        "has_norm": True,
+        "is_gated": gated,
+        "has_residual": not gated,
+    }
+    return build(target, fused_linear.fused_gemv_kernel, types, constants, tiling.warps)
+
+
 def build_skinny_gemm(target: Target) -> Built:
     types = pointers("bf16", "out", "x", "weight", "bias") | {"num_rows": "i32:odd"}
     weight_rows, tile, warps = skinny_linear.GEMM_TILING
@@ -226,6 +246,9 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "GEMV, 1 row": (partial(build_gemv, rows=1, size=1024), 2 * KB),
     "GEMV, 4 rows": (partial(build_gemv, rows=4, size=3072), 8 * KB),
     "GEMV, long rows": (partial(build_gemv, rows=1, size=14336), 32 * KB),
+    "fused GEMV": (partial(build_fused_gemv, rows=1, size=1024, gated=True), 4 * KB),
+    "fused GEMV, 4 rows": (partial(build_fused_gemv, rows=4, size=3072, gated=True), 8 * KB),
+    "fused GEMV, residual": (partial(build_fused_gemv, rows=2, size=3072, gated=False), 8 * KB),
     "skinny GEMM": (build_skinny_gemm, 66 * KB),
     "pack requests": (partial(build_pack, kernel=pack_inputs.pack_requests_kernel, requests_padded=1024), 4 * KB),
     "pack tokens": (

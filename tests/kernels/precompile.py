@@ -77,8 +77,8 @@ def run_bench() -> None:
         step.run(StepShape(512, batch, 0))
 
 
-def run_grid(name: str, full: bool, seed: int) -> None:
-    setup = Setup(torch.device("cpu"), full, seed, compile_only=True)
+def run_grid(name: str, full: bool, seed: int, arch: int) -> None:
+    setup = Setup(torch.device("cpu"), full, seed, capability=arch, compile_only=True)
     importlib.import_module(f"tests.kernels.grids.{name}").run(setup)
 
 
@@ -101,7 +101,7 @@ def main() -> int:
             if name == "bench":
                 run_bench()
             else:
-                run_grid(name, options.full, options.seed)
+                run_grid(name, options.full, options.seed, options.arch)
         except Exception:
             failures += 1
             line["error"] = traceback.format_exc(limit=-4)

@@ -28,7 +28,11 @@ def main() -> int:
     options = parser.parse_args()
     shard, shards = map(int, options.shard.split("/"))
     failures = 0
-    setup = Setup(torch.device(options.device), options.full, options.seed, shard, shards)
+    device, capability = torch.device(options.device), 90
+    if device.type == "cuda" and torch.version.hip is None:
+        major, minor = torch.cuda.get_device_capability(device)
+        capability = major * 10 + minor
+    setup = Setup(device, options.full, options.seed, shard, shards, capability)
     for name in options.names:
         torch.manual_seed(options.seed)
         started = time.monotonic()

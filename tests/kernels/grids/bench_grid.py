@@ -21,6 +21,7 @@ def run(setup: Setup) -> int:
         cases.silu_case(model, 3),
         *cases.linear_cases(model, 2),
         *cases.linear_cases(model, 9),
+        *cases.fused_cases(model, 1),
         cases.sample_case(model, 2, "greedy", 0.0),
         cases.sample_case(model, 2, "top_p", 0.6, top_p=0.9),
         cases.logprobs_case(model, 2),

@@ -29,7 +29,7 @@ def run(setup: Setup) -> int:
         heads = kv_heads * group
         query = torch.randn(len(lengths), heads + 2, head_dim).to(dtype)[:, :heads]
         compare(setup, query, pages, window, splits, UNSCALED, what)
-    for index, fp8 in enumerate((torch.float8_e4m3fn, torch.float8_e5m2)):
+    for index, fp8 in enumerate(setup.fp8_dtypes):
         pages = fill_pages([70, 0, 1], 16, 2, 64, fp8)
         query = torch.randn(3, 4, 64).to(setup.dtypes[0])
         compare(setup, query, pages, None, 1 + index, KVScales(0.5, 2.0), f"{fp8=}")

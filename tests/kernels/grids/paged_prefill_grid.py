@@ -27,7 +27,7 @@ def run(setup: Setup) -> int:
         dtype = setup.dtype(index)
         what = f"{block_size=} {head_dim=} {group=} {window=} batch={BATCHES[batch]} {dtype=}"
         compare(setup, BATCHES[batch], block_size, 1 + index % 2, head_dim, group, window, dtype, dtype, what)
-    for fp8 in (torch.float8_e4m3fn, torch.float8_e5m2):
+    for fp8 in setup.fp8_dtypes:
         compare(setup, MIXED, 16, 2, 64, 2, None, setup.dtypes[0], fp8, f"{fp8=}", KVScales(0.5, 2.0))
     return len(chosen) + 2
 

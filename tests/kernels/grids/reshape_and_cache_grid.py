@@ -56,7 +56,7 @@ def run_on_default_device(setup: Setup) -> int:
     compare(one, -one, torch.tensor([63]), shape, "one token, last slot")
     compare(one[:0], one[:0], torch.empty(0, dtype=torch.int64), shape, "no token")
     compare(one.expand(5, 2, 64), one.expand(5, 2, 64), torch.full((5,), -1), shape, "padding only")
-    for fp8 in (torch.float8_e4m3fn, torch.float8_e5m2):
+    for fp8 in setup.fp8_dtypes:
         new = representable(torch.randn(3, 2, 64), fp8)
         new[:, :, ::7] = 60_000
         caches = torch.full((2, *shape), POISON).to(fp8)

@@ -19,7 +19,7 @@ def run(setup: Setup) -> int:
     chosen = [(16, 128, (16, 8), True, "model"), (3, 80, (9, 3), False, "e4m3"), *setup.choose(cases, 10, 120)]
     for index, (block_size, head_dim, (heads, kv_heads), has_norm, cache) in enumerate(chosen):
         dtype = setup.dtype(index)
-        kv_dtype = {"model": dtype, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}[cache]
+        kv_dtype = {"model": dtype, "e4m3": setup.fp8_dtypes[-1], "e5m2": torch.float8_e5m2}[cache]
         what = f"{block_size=} {head_dim=} {heads=} {kv_heads=} {has_norm=} {cache=} {dtype=}"
         shape = (2, NUM_BLOCKS, max(block_size, 2), kv_heads, head_dim)
         compare(setup, shape, heads, has_norm, dtype, kv_dtype, what)

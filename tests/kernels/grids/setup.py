@@ -29,11 +29,17 @@ class Setup:
     seed: int
     shard: int = 0
     shards: int = 1
+    capability: int = 90  # of the GPU, 90 for 9.0
     compile_only: bool = False  # for a GPU that is not here: launches compile, and results mean nothing
 
     @property
     def is_gpu(self) -> bool:
         return self.compile_only or self.device.type == "cuda"
+
+    @property
+    def fp8_dtypes(self) -> list[torch.dtype]:
+        """The 8-bit formats that the GPU converts."""
+        return [torch.float8_e5m2] if self.capability < 89 else [torch.float8_e5m2, torch.float8_e4m3fn]
 
     @property
     def dtypes(self) -> list[torch.dtype]:
