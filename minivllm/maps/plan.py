@@ -36,7 +36,7 @@ def plan_map(log: Log, lang: str = "en") -> dict[str, Any]:
         lang: Language of the sentences: "en" or "zh".
 
     Returns:
-        {"iterations": [...], "requests": [...]}, both in order.
+        {"iterations": [...], "requests": [...], "lang": lang}, both lists in order.
     """
     requests = _requests(log)
     outputs = _Outputs(log)
@@ -56,7 +56,7 @@ def plan_map(log: Log, lang: str = "en") -> dict[str, Any]:
             entry["num_output_tokens"] = requests[entry["request"]]["num_output_tokens"]
         iteration["narration"] = narrate.narrate(iteration, requests, lang)
         iterations.append(iteration)
-    return {"iterations": iterations, "requests": list(requests.values())}
+    return {"iterations": iterations, "requests": list(requests.values()), "lang": lang}
 
 
 def _fill_tables(batch: dict[str, Any] | None, tables: dict[str, list[int]]) -> None:
@@ -121,15 +121,18 @@ class _Outputs:
         return {i: e.data["tokens"][-1][1] for i, e in self._texts.get(step, {}).items() if e.data["tokens"]}
 
 
-def is_plain_decode(iteration: dict[str, Any], requests: dict[str, dict[str, Any]]) -> bool:
-    """Whether nothing happened in an iteration but that requests which had been running got their next token.
+def is_plain_decode(iteration: dict[str, Any], requests: dict[str, dict[str, Any]], before: dict[str, Any]) -> bool:
+    """Whether nothing happened in an iteration but that the requests which had been running got their next token.
 
     Args:
         iteration: One entry of `plan_map`'s iterations.
         requests: By id, what is known of each request.
+        before: The iteration before it: whoever waited there for the same reason still waits.
     """
-    events = ("arrived", "refused", "aborted", "not_scheduled", "told_finished", "cut", "preemptions", "finished")
+    events = ("arrived", "refused", "aborted", "told_finished", "cut", "preemptions", "finished", "moved")
     if not iteration["scheduled"] or any(iteration[key] for key in events):
+        return False
+    if any(_told(iteration, key) != _told(before, key) for key in ("scheduled", "not_scheduled")):
         return False
     return all(
         entry["kind"] == "running"
@@ -137,6 +140,10 @@ def is_plain_decode(iteration: dict[str, Any], requests: dict[str, dict[str, Any
         and entry["num_computed_before"] >= requests[entry["request"]]["num_prompt_tokens"]
         for entry in iteration["scheduled"]
     )
+
+
+def _told(iteration: dict[str, Any], key: str) -> list[tuple[str, str]]:
+    return [(entry["request"], entry.get("reason", "")) for entry in iteration[key]]
 
 
 def _requests(log: Log) -> dict[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from minivllm.trace.events import Header
 
+_MOST_NAMED = 6
 TITLES = {"frontend": "frontend", "engine_core": "EngineCore", "worker": "worker", "device": "device"}
 
 
@@ -37,7 +38,8 @@ def _what(iteration: dict[str, Any]) -> str:
     if not requests:
         return f"Nothing was computed in iteration {iteration['iteration']}.{took}"
     count = "1 token" if tokens == 1 else f"{tokens} tokens"
-    return f"Iteration {iteration['iteration']} computed {count} of {_listed(requests)}.{took}"
+    who = f"{len(requests)} requests" if len(requests) > _MOST_NAMED else _listed(requests)
+    return f"Iteration {iteration['iteration']} computed {count} of {who}.{took}"
 
 
 def _ahead(iteration: dict[str, Any]) -> Iterator[str]:

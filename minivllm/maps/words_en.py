@@ -28,6 +28,7 @@ TEMPLATES = {
     "freed": "; its {count:block is|blocks are} free again",
     "freed_cached": "; its {count:block is|blocks are} free again, {cached} still known to the prefix cache",
     "freed_shared": "; it gave back {count:block|blocks}, {shared} of them still used by others",
+    "alike": "… and {count} more in the same way: {names}.",
     "idle": "Nobody had anything to do.",
     "only_told": "Nothing is left to compute; the worker is told that {names} finished.",
     # What was planned.

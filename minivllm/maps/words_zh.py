@@ -25,6 +25,7 @@ TEMPLATES = {
     "freed": "；归还 {count} 个 KV 块",
     "freed_cached": "；归还 {count} 个 KV 块，其中 {cached} 个仍可被前缀缓存命中",
     "freed_shared": "；归还 {count} 个 KV 块，其中 {shared} 个仍被其他请求使用",
+    "alike": "……另有 {count} 个请求情况相同：{names}。",
     "idle": "本轮没有请求需要处理。",
     "only_told": "没有需要计算的 token；只通知 worker：{names} 已结束。",
     # What was planned.

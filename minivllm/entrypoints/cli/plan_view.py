@@ -17,6 +17,8 @@ Iterations = list[dict[str, Any]]
 
 # A run of more iterations is drawn without those in which nothing new is to be seen.
 _MAX_DRAWN = 8
+# Of more than so many pictures the rest is only told, and of more than so many stories the rest is only named.
+_MAX_PICTURES, _MAX_STORIES = 8, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class PlanView:
         self, plan: dict[str, Any], chosen: Iterations, header: Header, console: Console, *, remark: str = ""
     ) -> None:
         """Draw the chosen iterations on any console. For the arguments see `show`."""
-        renderer = PlanRenderer(plan, header, console, ascii_only=self.ascii_only)
+        renderer = PlanRenderer(plan, header, console, ascii_only=self.ascii_only, request=self.request)
         renderer.draw_header()
         self.draw_iterations(renderer, plan, chosen)
         renderer.draw_requests()
@@ -102,12 +104,19 @@ class PlanView:
             renderer.draw_note(remark)
 
     def draw_iterations(self, renderer: PlanRenderer, plan: dict[str, Any], chosen: Iterations) -> None:
-        """Draw the chosen iterations, and say of those in which nothing new is to be seen only that they are there."""
-        for group in self._groups(plan, chosen):
+        """Draw the chosen iterations; unless they were asked for, only as many as a reader goes through.
+
+        Of those in which nothing new is to be seen it is only said that they are there.
+        """
+        groups = self._groups(plan, chosen)
+        shown = len(groups) if self.iteration is not None else _MAX_PICTURES + _MAX_STORIES
+        for place, group in enumerate(groups[:shown]):
             if len(group) == 1:
-                renderer.draw(group[0])
+                renderer.draw(group[0], with_plan=self.iteration is not None or place < _MAX_PICTURES)
             else:
                 renderer.draw_left_out(group)
+        if rest := [entry for group in groups[shown:] for entry in group]:
+            renderer.draw_rest(rest)
 
 
 def _groups_of_plain(iterations: Iterations, requests: dict[str, dict[str, Any]]) -> list[Iterations]:
@@ -115,7 +124,8 @@ def _groups_of_plain(iterations: Iterations, requests: dict[str, dict[str, Any]]
     groups: list[Iterations] = []
     open_group = False
     for place, entry in enumerate(iterations):
-        is_plain = 2 <= place < len(iterations) - 1 and is_plain_decode(entry, requests)
+        before = iterations[place - 1] if place else entry
+        is_plain = 2 <= place < len(iterations) - 1 and is_plain_decode(entry, requests, before)
         if is_plain and open_group:
             groups[-1].append(entry)
         else:

@@ -237,7 +237,7 @@ class Stepper:
         log = self._window(iteration - around, iteration + around)
         view = PlanView(str(iteration))
         plan = plan_map(log, self._lang)
-        renderer = PlanRenderer(plan, log.header, console)
+        renderer = PlanRenderer(plan, log.header, console, request=self._sought or None)
         renderer.draw_header()
         [entry] = view.choose(plan)
         renderer.draw(entry, with_plan=kind == "plan")

@@ -73,7 +73,7 @@ class TraceView:
             note: Said at the end.
         """
         maps = self.maps or self._usual_maps(len(chosen))
-        renderer = PlanRenderer(plan, log.header, console, ascii_only=self.plans.ascii_only)
+        renderer = PlanRenderer(plan, log.header, console, ascii_only=self.plans.ascii_only, request=self.plans.request)
         renderer.draw_header()
         kinds = [kind for kind in ("state", "process", "hot") if kind in maps]
         below = _Below(log, kinds, console, self)

@@ -25,6 +25,7 @@ _VLLM = Text("vLLM, below vllm/v1/", no_wrap=True, overflow="ellipsis")
 _PLANE_NAME = {"control": "ctrl", "data": "data"}
 _ROOM_FOR_BARS = 116
 _MAX_KERNELS = 12
+_MAX_REQUESTS = 16
 _SYNC_STYLE = "bold yellow"
 
 
@@ -223,11 +224,13 @@ class HotPathRenderer:
         if self._frame.width >= NARROW:
             table.add_column("output", justify="right", no_wrap=True)
         keys = ("queue_ms", "ttft_ms", "tpot_ms", "itl_ms")
-        for row in latency["requests"]:
+        for row in latency["requests"][:_MAX_REQUESTS]:
             name = Text(row["request"], style=f"bold {self._frame.colours[row['request']]}")
             count = row["num_output_tokens"]
             output = [f"{count} {'token' if count == 1 else 'tokens'}"] if self._frame.width >= NARROW else []
             table.add_row(name, *(_ms(row[key]) for key in keys), *output)
+        if (left_out := len(latency["requests"]) - _MAX_REQUESTS) > 0:
+            table.add_row(Text(f"{self._frame.glyphs.more} {left_out} more", style="dim"))
         for name_of_all, numbers in (("median", latency), ("p99", latency["p99"])):
             table.add_row(Text(name_of_all, style="bold"), *(_ms(numbers[key]) for key in keys))
         return table

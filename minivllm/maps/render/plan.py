@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -11,11 +12,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from minivllm.maps.folding import Folded, Folding
 from minivllm.maps.render.style import ASCII, UNICODE, Glyphs, printable, ranges, request_colours, to_ascii
 from minivllm.sourcemap.locate import shown
 from minivllm.trace.events import Header
 
 _NARROW = 80
+_MAX_REQUESTS = 16
+# A longer prompt is shown by its end, where the answer goes on.
+_MAX_PROMPT, _END_OF_PROMPT = 280, 60
 _BATCH_NAMES = {"slots": "slot", "rows": "row"}
 
 
@@ -27,14 +32,25 @@ class PlanRenderer:
         header: That log's header.
         console: Where to draw; its width decides the layout.
         ascii_only: Use no character beyond ASCII.
+        request: One that was asked for: where many have much in common, nothing of it is left out.
     """
 
-    def __init__(self, plan: dict[str, Any], header: Header, console: Console, *, ascii_only: bool = False) -> None:
+    def __init__(
+        self,
+        plan: dict[str, Any],
+        header: Header,
+        console: Console,
+        *,
+        ascii_only: bool = False,
+        request: str | None = None,
+    ) -> None:
         self._requests = {request["request"]: request for request in plan["requests"]}
         self._colours = request_colours(list(self._requests))
         # Longest first, so that R10 is never taken for R1.
         ids = sorted(map(re.escape, self._requests), key=len, reverse=True)
         self._any_request = re.compile(rf"(?<!\w)(?:{'|'.join(ids)})(?!\w)") if ids else None
+        self._request = request
+        self._folding = Folding(list(self._requests), plan.get("lang", "en"), request)
         self._header = header
         self._console = console
         self._width = console.width
@@ -62,7 +78,7 @@ class PlanRenderer:
     def draw(self, iteration: dict[str, Any], *, with_plan: bool = True) -> None:
         """One iteration: its story, and unless only that is wanted its plan and its batch."""
         self._print(self._rule(iteration))
-        for sentence in iteration["narration"]:
+        for sentence in self._folding.sentences(iteration["narration"]):
             self._print(_indented(self._sentence(sentence)))
         if not with_plan:
             self._print(Text(""))
@@ -80,25 +96,45 @@ class PlanRenderer:
     def draw_left_out(self, iterations: list[dict[str, Any]]) -> None:
         """One line for several iterations in which nothing but plain decoding happened."""
         first, last, count = iterations[0]["iteration"], iterations[-1]["iteration"], len(iterations[0]["scheduled"])
-        who = "1 request decoded one token" if count == 1 else f"{count} requests decoded one token each"
-        text = f"{self._glyphs.more} iterations {first} to {last}: {who} in each (see --iteration all)"
-        self._print(Text(text, style="dim"))
+        who = "1 request decoded one token in each" if count == 1 else f"in each, {count} requests decoded one token"
+        if waiting := len(iterations[0]["not_scheduled"]):
+            who += f", and {waiting} waited as before"
+        self._draw_more(f"iterations {first} to {last}: {who} (see --iteration all)")
+
+    def draw_rest(self, iterations: list[dict[str, Any]]) -> None:
+        """One line for the iterations that are too many to be told here."""
+        first, last = iterations[0]["iteration"], iterations[-1]["iteration"]
+        self._draw_more(f"iterations {first} to {last}: see --iteration N, --iteration {first}:{last}, or --request ID")
+
+    def _draw_more(self, text: str) -> None:
+        self._print(Text(f"{self._glyphs.more} {text}", style="dim"))
         self._print(Text(""))
 
     def draw_requests(self) -> None:
-        """How each request ended, and what it says."""
-        for request in self._requests.values():
-            line = Text()
-            line.append(f"{request['request']:<4}", style=f"bold {self._colours[request['request']]}")
+        """How each request ended, and what it says; of many only the first, and the one that was asked for."""
+        ids = list(self._requests)
+        shown = ids if len(ids) <= _MAX_REQUESTS else ids[:_MAX_REQUESTS]
+        if self._request in ids and self._request not in shown:
+            shown = [*shown, str(self._request)]
+        for request_id in shown:
+            self._print(_indented(self._ending(self._requests[request_id])))
+        if left_out := len(ids) - len(shown):
+            self._print(Text(f"  {self._glyphs.more} and {left_out} more requests (see --request)", style="dim"))
+
+    def _ending(self, request: dict[str, Any]) -> Text:
+        line = Text()
+        line.append(f"{request['request']:<4}", style=f"bold {self._colours[request['request']]}")
+        if request["prompt"] is not None and len(request["prompt"]) <= _MAX_PROMPT:
+            line.append(f" {printable(request['prompt'])}", style="dim")
+        elif request["num_prompt_tokens"]:
+            line.append(f" [{request['num_prompt_tokens']} prompt tokens] ", style="dim")
             if request["prompt"] is not None:
-                line.append(f" {printable(request['prompt'])}", style="dim")
-            elif request["num_prompt_tokens"]:
-                line.append(f" [{request['num_prompt_tokens']} prompt tokens] ", style="dim")
-            line.append(printable(request["text"]))
-            reason = request["finish_reason"] or "not finished"
-            count = len(request["output_token_ids"])
-            line.append(f"  ({count} {'token' if count == 1 else 'tokens'}, {reason})", style="dim")
-            self._print(_indented(line))
+                line.append(f"{self._glyphs.more}{printable(request['prompt'][-_END_OF_PROMPT:])}", style="dim")
+        line.append(printable(request["text"]))
+        reason = request["finish_reason"] or "not finished"
+        count = len(request["output_token_ids"])
+        line.append(f"  ({count} {'token' if count == 1 else 'tokens'}, {reason})", style="dim")
+        return line
 
     def draw_note(self, note: str) -> None:
         """A remark under the picture."""
@@ -156,7 +192,11 @@ class PlanRenderer:
         table.add_column("new blocks" if self._width >= _NARROW else "", no_wrap=True, overflow="ellipsis")
         ends = (max(e["num_tokens_known"], e["num_computed_before"] + e["num_tokens"]) for e in iteration["scheduled"])
         longest = max(ends, default=1)
-        for entry in iteration["scheduled"]:
+        for entry in self._folding.rows(iteration["scheduled"], itemgetter("kind"), itemgetter("request")):
+            if isinstance(entry, Folded):
+                tokens = sum(e["num_tokens"] for e in entry.entries)
+                table.add_row(*self._folded(entry.entries), glyphs.dash, str(tokens), glyphs.dash, style="dim")
+                continue
             i, before, now, known = (
                 entry[k] for k in ("request", "num_computed_before", "num_tokens", "num_tokens_known")
             )
@@ -167,13 +207,20 @@ class PlanRenderer:
             blocks = iteration["blocks"]["allocated"].get(i, [])
             row.append("#" + ranges(blocks, self._glyphs.dash, 3) if blocks else glyphs.dash)
             table.add_row(*row)
-        for entry in iteration["not_scheduled"]:
+        for entry in self._folding.rows(iteration["not_scheduled"], itemgetter("reason"), itemgetter("request")):
+            if isinstance(entry, Folded):
+                table.add_row(*self._folded(entry.entries), *[glyphs.dash] * 3, style="dim")
+                continue
             i = entry["request"]
             dashes = [glyphs.dash] * 2 + [str(self._requests[i]["num_prompt_tokens"])]
             row = [Text(i, style=f"bold {self._colours[i]}"), "waits", *dashes]
             row += [Text(entry["reason"], style="dim")] if bar_width else []
             table.add_row(*row, glyphs.dash if bar_width else entry["reason"])
         return table
+
+    def _folded(self, entries: list[dict[str, Any]]) -> list[str]:
+        """The first cells of a line that stands for many: how many, and whom."""
+        return [f"{self._glyphs.more} {len(entries)} more", self._folding.names([e["request"] for e in entries])]
 
     def _bar(self, request_id: str, before: int, now: int, known: int, width: int, longest: int) -> str:
         """Tokens drawn to one scale for all requests; what happens now is never too small to see."""
@@ -209,7 +256,16 @@ class PlanRenderer:
             table.add_column("slots", no_wrap=True, overflow="ellipsis")
         table.add_column("logits row", overflow="ellipsis", no_wrap=True)
         not_sampled = ", thrown away" + (": more of it is still to compute" if self._width >= 110 else "")
-        for k, request_id in enumerate(batch["order"]):
+        kinds = {e["request"]: e["kind"] for e in iteration["scheduled"]}
+        places = list(enumerate(batch["order"]))
+        for entry in self._folding.rows(places, lambda place: kinds.get(place[1]), itemgetter(1)):
+            if isinstance(entry, Folded):
+                (first, _), (last, _) = entry.entries[0], entry.entries[-1]
+                query = f"[{batch['query_start_loc'][first]}, {batch['query_start_loc'][last + 1]})"
+                names = self._folding.names([request_id for _, request_id in entry.entries])
+                table.add_row(self._glyphs.more, f"{len(entry.entries)} more: {names}", query, style="dim")
+                continue
+            k, request_id = entry
             start, end = batch["query_start_loc"][k : k + 2]
             rows = [row for row in batch["logits_indices"] if start <= row < end]
             cells: list[RenderableType] = [
