@@ -158,7 +158,7 @@ def first_divergence(a: Log, b: Log, *, decisions_only: bool, with_tokens: bool 
     kinds = {e.kind for e in a.events} & {e.kind for e in b.events}
     seeds = [log.header.config["cache_config"].get("hash_seed") for log in (a, b)]
     has_hashes = with_tokens and seeds[0] == seeds[1] is not None
-    steps_a, steps_b = a.by_step(), b.by_step()
+    steps_a, steps_b = _steps(a), _steps(b)
     for step in sorted(steps_a.keys() | steps_b.keys()):
         if step not in steps_a or step not in steps_b:
             runs = ["runs" if step in steps else "has ended" for steps in (steps_a, steps_b)]
@@ -171,6 +171,14 @@ def first_divergence(a: Log, b: Log, *, decisions_only: bool, with_tokens: bool 
             if facts_a.get(name) != facts_b.get(name) and (with_tokens or name not in _SAID):
                 return First(step, name, *narrowed(facts_a.get(name), facts_b.get(name)))
     return None
+
+
+def _steps(log: Log) -> dict[int, list[Event]]:
+    """The events of every iteration, but for one in which the log was cut off."""
+    steps = log.by_step()
+    if log.truncated and steps and not any(event.kind == "step.end" for event in steps[max(steps)]):
+        del steps[max(steps)]
+    return steps
 
 
 def _decided(events: list[Event]) -> Facts:

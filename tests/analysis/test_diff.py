@@ -146,6 +146,17 @@ def test_random_slips_in_a_log_are_differences() -> None:
             assert consequences(diff, log, slip[0], Sides()), slip[1]
 
 
+def test_an_iteration_in_which_a_log_was_cut_off_does_not_count() -> None:
+    log = recorded("kv-pressure")
+    ends = next(e.seq for e in log.events if e.step == 6 and e.kind == "update")
+    cut = Log(log.header, log.events[:ends], truncated=True)
+    assert diff_logs(cut, replan(cut, {}).log).equal
+    first = diff_logs(log, cut).first
+    assert first is not None
+    assert first.as_dict() == {"iteration": 6, "field": "iteration", "a": "runs", "b": "has ended"}
+    assert "Iteration 6 is there only in A." in said(log, cut)
+
+
 def test_plans_alone_do_not_ask_which_tokens_they_were() -> None:
     log = recorded("kv-pressure")
     for change in (other_token, other_prompt, other_slot, other_text):
