@@ -42,11 +42,12 @@ def draw_explanation(explanation: Explanation, log: Log, source: str, console: C
     for line in explanation.more:
         frame.print(frame.sentence(line))
     place = Text("  here  ", style="dim").append_text(frame.place(explanation.ours))
-    if frame.width >= MEDIUM:
-        place.append(f"      vLLM  {explanation.vllm}", style="dim")
-    frame.print(place)
-    if frame.width < MEDIUM:
-        frame.print(Text(f"  vLLM  {explanation.vllm}", style="dim"))
+    vllm = Text(f"  vLLM  {explanation.vllm}", style="dim")
+    if frame.width >= MEDIUM and place.cell_len + 4 + vllm.cell_len <= frame.width:
+        frame.print(place.append("    ").append_text(vllm))
+    else:
+        frame.print(place)
+        frame.print(vllm)
     command, _, options = explanation.hint.partition(" ")
     topic, _, rest = options.partition(" ")
     # Groups and topics stand before the source, options behind it.
