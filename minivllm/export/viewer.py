@@ -2,7 +2,7 @@
 
 The page holds the maps as JSON, exactly as `minivllm map --format json` gives them, and draws them anew in the browser;
 its code stands in viewer/. What repeats is left out: of the block pool, an iteration holds only the blocks that are not
-as in the one before (`thin_pools`).
+as in the one before, the first one only those that are not free (`thin_pools`).
 """
 
 from __future__ import annotations
@@ -40,22 +40,24 @@ def window_around(iteration: int, last: int) -> tuple[int, int]:
     return first, min(first + MAX_ITERATIONS - 1, last)
 
 
-def viewer_document(log: Log, look_at: int, last: int) -> Facts:
+def viewer_document(log: Log, look_at: int, last: int, source: str = "--log LOG") -> Facts:
     """Everything that the page holds.
 
     Args:
         log: The run, or the window of it that is shown.
         look_at: Iteration that is shown first.
         last: The run's last iteration.
+        source: What names the run on the command line.
     """
     steps = sorted(log.by_step())
     process = process_map(log)
     run_hot = hot_map(log)
     hot = [hot_map(log, [step]) for step in steps]
-    document = {
+    document: Facts = {
         "schema": SCHEMA,
         "run": _run(log),
         "notes": _notes(log, steps, last),
+        "source": source,
         "look_at": look_at,
         "last_iteration": last,
         "requests": requests_of(log),
@@ -75,7 +77,15 @@ def viewer_document(log: Log, look_at: int, last: int) -> Facts:
             },
         },
     }
-    document["places"] = {src: shown(src) for src in sorted(set(_symbols(document))) if locate(src) is not None}
+    named = [
+        process["iterations"],
+        process["messages"],
+        process["processes"],
+        document["hot"],
+        document["state"]["source"],
+    ]
+    named += [entry["source"] for entry in document["plan"]["iterations"]]
+    document["places"] = {src: shown(src) for src in sorted(set(_symbols(named))) if locate(src) is not None}
     return document
 
 
@@ -101,23 +111,30 @@ def for_script(document: Facts) -> str:
 
 
 def thin_pools(state: Facts) -> Facts:
-    """A state map whose pools hold, from the second iteration on, only blocks that are not as in the one before."""
+    """A state map whose pools hold only blocks that are not as in the iteration before; `num_blocks` says how many."""
     iterations = []
-    before: dict[int, Facts] = {}
+    num_blocks = max((len(entry["pool"]) for entry in state["iterations"]), default=0)
+    before = _free_blocks(num_blocks)
     for entry in state["iterations"]:
-        iterations.append({**entry, "pool": [b for b in entry["pool"] if before.get(b["block_id"]) != b]})
-        before = {block["block_id"]: block for block in entry["pool"]}
-    return {**state, "iterations": iterations}
+        iterations.append({**entry, "pool": [block for block in entry["pool"] if before[block["block_id"]] != block]})
+        before = entry["pool"]
+    return {**state, "num_blocks": num_blocks, "iterations": iterations}
 
 
 def whole_pools(state: Facts) -> Facts:
     """The inverse of `thin_pools`, as the page does it."""
     iterations = []
-    blocks: dict[int, Facts] = {}
+    blocks = _free_blocks(state["num_blocks"])
     for entry in state["iterations"]:
-        blocks = {**blocks, **{block["block_id"]: block for block in entry["pool"]}}
-        iterations.append({**entry, "pool": [blocks[block_id] for block_id in sorted(blocks)]})
-    return {**state, "iterations": iterations}
+        for block in entry["pool"]:
+            blocks[block["block_id"]] = block
+        iterations.append({**entry, "pool": list(blocks)})
+    return {**{key: value for key, value in state.items() if key != "num_blocks"}, "iterations": iterations}
+
+
+def _free_blocks(count: int) -> list[Facts]:
+    nobodys: Facts = {"state": "free", "ref_cnt": 0, "owners": [], "hash": None, "changed": False, "happened": []}
+    return [{"block_id": block_id, **nobodys} for block_id in range(count)]
 
 
 def _asset(name: str) -> str:
@@ -174,7 +191,7 @@ def _without_run(hot: Facts) -> Facts:
 
 
 def _symbols(part: Any) -> Iterator[str]:
-    """Every symbol of ours that the maps name."""
+    """Every symbol of ours that a part of a map names."""
     if isinstance(part, dict):
         for key, value in part.items():
             if key in ("src", "ours", "loop") and isinstance(value, str):

@@ -162,7 +162,7 @@ def choose_log(log: Path | None, scenario: str | None, iteration: str | None = N
         UnknownScenarioError: No scenario has that name.
     """
     path = log_path(log, scenario)
-    chosen = _window(path, iteration) if iteration is not None and _is_large(path) else read_log(path)
+    chosen = _window(path, iteration) if iteration is not None and is_large(path) else read_log(path)
     if chosen.truncated:
         note(f"{chosen.path} was cut off: this is what came before the cut")
     if chosen.num_dropped:
@@ -180,7 +180,8 @@ def _window(path: Path, iteration: str) -> Log:
     return read_window(path, *window)
 
 
-def _is_large(path: Path) -> bool:
+def is_large(path: Path) -> bool:
+    """Whether a log is read in parts, if a part is all that is needed."""
     return path.is_file() and path.stat().st_size > _LARGE_LOG[path.suffix == ".gz"]
 
 

@@ -19,6 +19,7 @@ from minivllm.entrypoints.cli.common import (
     check_outputs,
     choose_log,
     examples,
+    is_large,
     log_path,
     note,
 )
@@ -200,17 +201,22 @@ def viewer_text(log: Path | None, scenario: str | None, iteration: str | None) -
 
     check_iteration_option(iteration)
     path = log_path(log, scenario)
-    last = last_iteration(path)
-    asked = choose_iterations(iteration, range(last + 1))[0] if iteration is not None or last < 0 else None
-    if last < MAX_ITERATIONS:
-        run = choose_log(log, scenario)
+    if is_large(path):
+        run, last = None, last_iteration(path)
     else:
+        run = choose_log(log, scenario)
+        last = max(run.by_step(), default=-1)
+    asked = choose_iterations(iteration, range(last + 1))[0] if iteration is not None or last < 0 else None
+    if last >= MAX_ITERATIONS:
         first, end = window_around(asked or 0, last)
         run = read_window(path, first, end)
         note(f"iterations {first} to {end} of 0 to {last}; for others: --iteration N")
+    elif run is None:
+        run = choose_log(log, scenario)
     steps = sorted(run.by_step())
     look_at = asked if asked is not None else first_to_look_at(run, steps, "plan")
-    return viewer_page(viewer_document(run, look_at, last))
+    source = f"-s {scenario}" if scenario is not None else f"--log {path.name}"
+    return viewer_page(viewer_document(run, look_at, last, source))
 
 
 def _part(log: Path | None, scenario: str | None, iteration: str | None) -> Log:

@@ -75,9 +75,8 @@ function showColumn(scrolled) {
 }
 
 function command() {
-  const source = DATA.run.scenario ? `-s ${DATA.run.scenario}` : "--log LOG";
   const iteration = view.map === "timeline" ? "" : ` --iteration ${view.iteration}`;
-  return `minivllm map ${view.map} ${source}${iteration}${view.request ? ` --request ${view.request}` : ""}`;
+  return `minivllm map ${view.map} ${DATA.source}${iteration}${view.request ? ` --request ${view.request}` : ""}`;
 }
 
 function drawRequests(iteration) {

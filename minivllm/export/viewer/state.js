@@ -5,9 +5,10 @@ const LONG_RUN = 24;
 const LARGE_POOL = 1200;
 const STATE_WORDS = { null: "the null block", owned: "owned", shared: "shared", cached_free: "free, can still be hit", free: "free" };
 
-/** The pool of an iteration: the page holds only what is not as in the iteration before. */
+/** The pool of an iteration: the page holds only what is not as in the iteration before, and at first all are free. */
 function poolOf(number) {
-  const blocks = [];
+  const free = { state: "free", ref_cnt: 0, owners: [], hash: null, changed: false, happened: [] };
+  const blocks = Array.from({ length: DATA.state.num_blocks }, (_, id) => ({ block_id: id, ...free }));
   for (const entry of DATA.state.iterations) {
     for (const block of entry.pool) blocks[block.block_id] = block;
     if (entry.iteration === number) break;
