@@ -62,7 +62,12 @@ def _what(plan: dict[str, Any], request: str) -> str:
     kind = "new" if request in plan["new"] else "resumed" if request in plan["resumed"] else "running"
     drafts = len(plan["spec_tokens"].get(request, []))
     after = before + dict(plan["scheduled"])[request]
-    return f"{kind}: {before} to {after} of {known}" + (f" and {counted(drafts, 'draft')}" if drafts else "")
+    if drafts:
+        return f"{kind}: {before} to {after}, {counted(drafts, 'draft')} behind its {known} known"
+    # Planned ahead: the token that it computes is still on its way.
+    return (
+        f"{kind}: {before} to {after} of {known}" if after <= known else f"{kind}: {before} to {after}, planned ahead"
+    )
 
 
 def _limits(log: Log, values: dict[str, Any]) -> list[str]:
