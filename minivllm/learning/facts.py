@@ -69,6 +69,12 @@ class Facts:
         kind = getattr(messages, message, None) or getattr(scheduler_output, message)
         return list(getattr(kind, "__struct_fields__", None) or kind.__dataclass_fields__)
 
+    def changes(self, request: str | None = None) -> list[tuple[str, str]]:
+        """Every kind of change of status that happened, to a request or to anybody: (from, to)."""
+        from minivllm.maps.lifecycle import transitions
+
+        return [(change["from"], change["to"]) for change in transitions(self._log.events, request)]
+
     def run_of(self, scenario: str) -> Facts:
         """The facts of another scenario's recorded run."""
         return facts_of(scenario)
@@ -317,6 +323,18 @@ class Facts:
         from minivllm.maps.hotpath import hot_map
 
         return {stage["name"]: stage["cpu_ns"] for stage in hot_map(self._log, [iteration])["stages"]}
+
+    def calls(self, iteration: int) -> list[str]:
+        """The functions that were called in an iteration, in that order: "Scheduler.schedule", ..."""
+        found = [event for event in self._events("call", None) if event.step == iteration]
+        return [event.src.partition(":")[2] for event in sorted(found, key=lambda event: event.data["id"])]
+
+    def step_ns(self, iteration: int) -> int:
+        """Nanoseconds of work of an iteration, over all processes."""
+        from minivllm.maps.hotpath import hot_map
+
+        by_iteration: dict[int, int] = hot_map(self._log, [iteration])["step_ns"]["by_iteration"]
+        return by_iteration[iteration]
 
     # ---- how ---------------------------------------------------------------------------------------------------
 
