@@ -19,7 +19,7 @@ NAMES = [head.name for head in HEADS]
 
 # What may stand in a text although it has digits: names of requests, versions, articles' quotations, "V1", "UTF-8".
 _NAMES_WITH_DIGITS = re.compile(
-    r"\b[RW]\d+\b|\b\d_R\d\b|0\.27\.1|0\.32\.0|\bV1\b|\bUTF-8\b|\bINV-\d+\b|\bn[12]\b|\bsha256\b|\bmax_num_seqs=1\b|#0\b"
+    r"\b[RW]\d+\b|\b\d_R\d\b|0\.27\.1|0\.32\.0|\bV1\b|\bUTF-8\b|\bINV-\d+\b|\bn[12]\b|\bsha256\b|\bmax_num_seqs=1\b|#0\b|`vllm/[\w/.]+`|\bPyBind11\b"
 )
 
 
@@ -43,7 +43,7 @@ def block_id(value: object) -> str:
 
 
 def test_the_course_is_complete_and_numbered() -> None:
-    assert len(HEADS) >= 3
+    assert len(HEADS) >= 17
     assert [head.number for head in HEADS] == list(range(1, len(HEADS) + 1))
     assert len({head.title for head in HEADS}) == len(HEADS)
 
