@@ -190,6 +190,24 @@ def test_where_settings_differ_only_decisions_count() -> None:
     assert diff.equal, "more free blocks are the setting itself, not what it did"
 
 
+def test_where_settings_differ_every_decision_still_counts() -> None:
+    log = recorded("mixed-batch-drafts")
+    config = copy.deepcopy(log.header.config)
+    config["scheduler_config"]["max_num_seqs"] += 1
+    header = msgspec.structs.replace(log.header, config=config)
+    plan = event_of(log.events, "schedule", 13).data
+    assert plan["spec_tokens"]
+    for name in ("scheduled", "new", "num_computed_before", "spec_tokens", "running_scheduled"):
+
+        def empty(events: list[Event], name: str = name) -> None:
+            data = event_of(events, "schedule", 13).data
+            data[name] = type(data[name])()
+
+        first = diff_logs(log, Log(header, changed(log, empty).events)).first
+        assert first is not None
+        assert (first.iteration, first.field) == (13, name)
+
+
 def test_a_long_list_is_shown_from_where_it_differs() -> None:
     a, b = list(range(30)), [*range(20), *range(21, 31)]
     assert narrowed(a, b)[0] == {"from": 20, "items": list(range(20, 28))}
@@ -346,6 +364,9 @@ def test_numbers_follow_the_log() -> None:
 
     assert run_numbers(changed(log, lose_more)).lost == 99
     assert run_numbers(changed(log, lose_more)).requests["R2"].lost == 99
+    thrash = run_numbers(recorded("thrash"))
+    assert (thrash.requests["R4"].preemptions, thrash.requests["R4"].lost) == (3, 31)
+    assert thrash.lost == sum(entry.lost for entry in thrash.requests.values())
 
 
 def test_rules_are_counted_by_iterations_in_which_any_of_them_held_somebody_back() -> None:
