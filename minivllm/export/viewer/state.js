@@ -3,6 +3,8 @@
 // Runs of equal blocks that are longer than this are drawn as one cell in a large pool.
 const LONG_RUN = 24;
 const LARGE_POOL = 1200;
+// A pool of no more blocks has room for their numbers.
+const SMALL_POOL = 160;
 const STATE_WORDS = { null: "the null block", owned: "owned", shared: "shared", cached_free: "free, can still be hit", free: "free" };
 
 /** The pool of an iteration: the page holds only what is not as in the iteration before, and at first all are free. */
@@ -67,7 +69,7 @@ function drawPool(number, state) {
   const owned = counts.owned + counts.shared;
   const fact = `${blocks.length} blocks of ${state.block_size} tokens · ${owned} owned (${counts.shared} shared) · ${counts.cached_free} cached and free · ${counts.free} free`;
   const said = h("p", { class: "said", "aria-live": "polite" }, "Point at a block to see whose it is, or search for its number (#37).");
-  const grid = h("div", { class: "pool", role: "img", "aria-label": fact }, cellsOf(blocks));
+  const grid = h("div", { class: blocks.length <= SMALL_POOL ? "pool roomy" : "pool", role: "img", "aria-label": fact }, cellsOf(blocks));
   const tell = (event) => {
     const id = event.target.dataset?.block;
     if (id !== undefined) fill(said, blockStory(blocks[id]));
@@ -83,6 +85,7 @@ function drawPool(number, state) {
 }
 
 function cellsOf(blocks) {
+  if (blocks.length <= SMALL_POOL) return blocks.map((block) => poolCell(block, 1, block.block_id));
   if (blocks.length <= LARGE_POOL) return blocks.map((block) => poolCell(block));
   const alike = (a, b) => a.state === b.state && !a.changed && !b.changed && a.owners.join() === b.owners.join();
   const cells = [];
@@ -96,7 +99,7 @@ function cellsOf(blocks) {
   return cells;
 }
 
-function poolCell(block, run = 1) {
+function poolCell(block, run = 1, text = "") {
   const owner = block.owners[0];
   const isOther = view.request && !block.owners.includes(view.request) ? "other" : "";
   const names = ["cell", block.state ?? "null", block.changed ? "changed" : "", isOther, run > 1 ? "run" : "",
@@ -105,7 +108,7 @@ function poolCell(block, run = 1) {
   return h("i", {
     class: names.filter(Boolean).join(" "), "data-block": block.block_id, vars: owner ? { "--c": colourOf(owner) } : {},
     title: `${what} ${STATE_WORDS[block.state] ?? block.state}${owner ? `: ${block.owners.join(", ")}` : ""}${block.happened.length ? ` (${block.happened.join(", ")})` : ""}`,
-  }, run > 1 ? `×${run}` : block.state === "shared" ? block.ref_cnt : "");
+  }, run > 1 ? `×${run}` : text !== "" ? text : block.state === "shared" ? block.ref_cnt : "");
 }
 
 function blockStory(block) {

@@ -43,7 +43,7 @@ function ranges(numbers, limit = 4) {
 }
 
 const IDS = [...DATA.requests].sort((a, b) => b.length - a.length).map((id) => id.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
-const NAMES = new RegExp(`(?<![\\w-])(${[...IDS, "#\\d+(?:–\\d+)?", "(?:row|slot) \\d+"].join("|")})(?![\\w-])`, "g");
+const NAMES = new RegExp(`(?<![\\w-])(${[...IDS, "#\\d+(?:–#?\\d+)?", "(?:row|slot) \\d+"].join("|")})(?![\\w-])`, "g");
 
 /** A sentence with every request, row and block in its own look. */
 function sentence(text) {
