@@ -13,9 +13,11 @@ import pytest
 
 from minivllm.export.kv_events import as_json_lines, as_msgpack, kv_event_batches
 from minivllm.scenarios.registry import all_scenarios, get_scenario
+from minivllm.scenarios.workload import load_workload
 from minivllm.trace.events import Event, Header
 from minivllm.trace.reader import Log, read_log, read_window
 from minivllm.trace.replay import State
+from tests.differential.workload_generator import generate_workload
 from tests.trace.workloads import mixed_workload, simulated_log
 
 SCENARIOS = [scenario.name for scenario in all_scenarios()]
@@ -127,3 +129,39 @@ def test_vllm_itself_reads_them(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr[-2000:]
     types = [event["type"] for batch in batches for event in batch.events]
     assert ended.stdout.strip().splitlines()[-1] == f"{len(batches)} {types}"
+
+
+def numbered(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same with hashes numbered as they come: two engines hash alike, and not to the same numbers."""
+    numbers: dict[Any, int] = {None: -1}
+    told = []
+    for event in events:
+        hashes = [numbers.setdefault(h, len(numbers)) for h in event.get("block_hashes", [])]
+        parent = numbers.setdefault(event.get("parent_block_hash"), len(numbers))
+        # vLLM also says, block by block, that nothing but tokens went into the hash.
+        assert not any(event.get("extra_keys") or ())
+        rest = {key: value for key, value in event.items() if value is not None and key != "extra_keys"}
+        told.append({**rest, "block_hashes": hashes, "parent_block_hash": parent})
+    return told
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PYTHON is None, reason="MINIVLLM_VLLM_PYTHON names no interpreter with vLLM 0.27.1")
+def test_they_are_the_events_of_vllm_for_the_same_workload(tmp_path: Path) -> None:
+    workloads = [generate_workload(seed) for seed in range(40)]
+    lines = "".join(json.dumps(workload) + "\n" for workload in workloads)
+    script = Path(__file__).with_name("vllm_kv_events.py")
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": ""}
+    ended = subprocess.run([str(PYTHON), str(script)], input=lines, capture_output=True, text=True, env=environment)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    compared = 0
+    for workload, line in zip(workloads, ended.stdout.splitlines(), strict=True):
+        theirs = json.loads(line)
+        if theirs is None:
+            continue
+        path = tmp_path / "workload.json"
+        path.write_text(json.dumps(workload))
+        log = read_log(simulated_log(load_workload(path, "vllm-0.27.1")))
+        assert numbered(events_of(log)) == numbered(theirs), workload["name"]
+        compared += len(theirs)
+    assert compared > 500
