@@ -9,6 +9,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import typer
@@ -51,17 +52,31 @@ def user_errors(command: Callable[..., T]) -> Callable[..., T]:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
             fail("interrupted", INTERRUPTED)
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             if is_debug() or error.name is None or error.name.startswith("minivllm"):
                 raise
-            fail(f"the package {error.name!r} is not installed; run: pip install {error.name}", LACKING)
+            if isinstance(error, ModuleNotFoundError):
+                fail(f"the package {error.name!r} is not installed; run: pip install {error.name}", LACKING)
+            fail(f"the package {error.name!r} is there, but cannot be loaded: {error}; see: minivllm doctor", LACKING)
         except (ValueError, OSError, ArithmeticError, LackingError, MemoryError) as error:
             if is_debug() or isinstance(error, BrokenPipeError):
                 raise
             lacking = isinstance(error, LackingError | MemoryError) or getattr(error, "is_lacking", False)
             fail(_message(error), LACKING if lacking else BAD_INPUT)
+        except (LookupError, TypeError, AttributeError, AssertionError) as error:
+            if is_debug() or not isinstance(log := kwargs.get("log"), Path):
+                raise
+            fail(_fault(log, error), BAD_INPUT)
 
     return guarded
+
+
+def _fault(log: Path, error: Exception) -> str:
+    """What is wrong with a log over which a command has stumbled: somebody has changed it."""
+    from minivllm.trace.faults import first_fault
+
+    fits_not = f"{log}: its events do not fit together ({type(error).__name__}: {error})"
+    return f"{first_fault(log) or fits_not}; was it changed by hand? --debug shows where it was missed"
 
 
 def _message(error: Exception) -> str:
