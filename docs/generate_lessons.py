@@ -34,9 +34,29 @@ minivllm quiz
 ```
 
 Every number below comes out of the runs: a test computes them anew, and fails when text and run disagree.
+`minivllm quiz --answers "c; 0 1 257 260"` takes answers beforehand; `minivllm quiz self-test` has the articles' own
+questions. Progress is kept in `learning.json` in the state folder (`$MINIVLLM_HOME`).
 
 | | lesson | minutes | run |
 |---|---|---|---|
+"""
+
+_WRITING = """
+## Write one
+
+A lesson is a folder below `walkthroughs/` with one Markdown file, `lesson.md`. Text is text; an expression in braces,
+`{tokens("R1", 13)}`, is computed from the recorded run. Five kinds of fenced blocks are carried out:
+
+| block | holds |
+|---|---|
+| `facts` | `NAME = EXPRESSION`, one a line: names for the text |
+| `check` | expressions that the run must make true, or the text beside them would be wrong |
+| `run` | a command of `minivllm`; `from: WORDS` and `to: WORDS` below it cut its output |
+| `where` | symbols on the source map, one a line |
+| `ask` | a question, then lines with `choice:`, `answer:` (an expression), `why:` and `where:` |
+
+The words of an expression are the methods of `minivllm.learning.facts.Facts`; `whatif(max_num_seqs=1)` gives the facts
+of the run planned again, `run_of("hello")` those of another scenario.
 """
 
 
@@ -44,7 +64,7 @@ def pages() -> dict[Path, str]:
     """Every page, by its path."""
     lessons = [read_lesson(head.path) for head in lesson_heads()]
     lines = [f"| {x.number} | [{x.title}]({_file(x)}) | {x.minutes} | `{x.scenario}` |\n" for x in lessons]
-    found = {FOLDER / "index.md": _OVERVIEW + "".join(lines)}
+    found = {FOLDER / "index.md": _OVERVIEW + "".join(lines) + _WRITING}
     for lesson in lessons:
         found[FOLDER / _file(lesson)] = render(lesson)
     return found

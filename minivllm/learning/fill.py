@@ -9,6 +9,7 @@ from minivllm.learning.facts import FactError, Facts
 from minivllm.learning.lesson import Block, Lesson
 
 _PLACEHOLDER = re.compile(r"\{([^{}\n]+)\}")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _FACT = re.compile(r"(\w+) = (.+)")
 
 
@@ -23,12 +24,14 @@ class Filler:
     def __init__(self, facts: Facts, place: str) -> None:
         self._words = facts.words()
         self._place = place
+        # Facts that nothing has asked for yet: a reader of the first page need not wait for the last one's runs.
+        self._pending: dict[str, str] = {}
 
     def learn(self, block: Block) -> None:
-        """Take in a block of facts: each line gives a value a name.
+        """Take in a block of facts: each line gives a value a name. It is computed when it is first asked for.
 
         Raises:
-            FactError: A line is not `NAME = EXPRESSION`, or the run has no answer to it.
+            FactError: A line is not `NAME = EXPRESSION`, or its name is taken.
         """
         for number, line in enumerate(block.body.splitlines()):
             if not line.strip():
@@ -36,7 +39,11 @@ class Filler:
             match = _FACT.fullmatch(line.strip())
             if match is None:
                 raise FactError(f"{self._place}, line {block.line + 1 + number}: not NAME = EXPRESSION: {line}")
-            self._words[match[1]] = self.value(match[2])
+            if match[1] in self._pending or match[1] in self._words:
+                raise FactError(
+                    f"{self._place}, line {block.line + 1 + number}: {match[1]} is taken: choose another name"
+                )
+            self._pending[match[1]] = match[2]
 
     def value(self, expression: str) -> Any:
         """The value of an expression.
@@ -44,6 +51,9 @@ class Filler:
         Raises:
             FactError: The run has no answer to it.
         """
+        for name in _NAME.findall(expression):
+            if name in self._pending:
+                self._words[name] = self.value(self._pending.pop(name))
         try:
             # Lessons are files of this package; the words are all that they need.
             return eval(expression, {"__builtins__": {}, **self._words})

@@ -107,6 +107,20 @@ def test_a_fact_that_is_none_is_told_with_its_line() -> None:
         Filler(facts_of("hello"), "lesson").learn(Block("facts", "at = 3\nbudget is 3\n", 10))
 
 
+def test_a_name_is_given_once() -> None:
+    filler = Filler(facts_of("hello"), "lesson")
+    filler.learn(Block("facts", "at = 3\n", 1))
+    for taken in ("at = 4", "tokens = 4"):
+        with pytest.raises(FactError, match="is taken"):
+            filler.learn(Block("facts", taken, 7))
+
+
+def test_a_fact_may_rest_on_another() -> None:
+    filler = Filler(facts_of("hello"), "lesson")
+    filler.learn(Block("facts", "both = scheduled(at)\nat = 3\n", 1))
+    assert filler.fill("{both[1]}") == "R1"
+
+
 def test_a_claim_that_does_not_hold_is_given_back() -> None:
     filler = Filler(facts_of("hello"), "lesson")
     block = Block("check", 'tokens("R0", 0) == 5\ntokens("R0", 0) == 6\n', 1)

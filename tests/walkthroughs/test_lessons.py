@@ -85,6 +85,15 @@ def test_the_run_fills_a_text(name: str, block: Block) -> None:
     assert "none tokens" not in filled
 
 
+@pytest.mark.parametrize(("name", "block"), blocks("facts"), ids=block_id)
+def test_the_run_gives_every_fact_and_the_text_uses_it(name: str, block: Block) -> None:
+    text = lesson_of(name).path.read_text(encoding="utf-8")
+    for line in block.body.splitlines():
+        fact = line.partition(" = ")[0]
+        filler_for(name).value(fact)
+        assert len(re.findall(rf"\b{fact}\b", text)) >= 2, f"{fact} is never used"
+
+
 @pytest.mark.parametrize(("name", "block"), blocks("check"), ids=block_id)
 def test_the_run_makes_the_claims_true(name: str, block: Block) -> None:
     assert filler_for(name).broken(block) == []

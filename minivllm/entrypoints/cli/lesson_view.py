@@ -8,7 +8,8 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from minivllm.learning.fill import Filler
 from minivllm.learning.lesson import Block, Lesson, LessonError, Page
@@ -195,9 +196,9 @@ def output_of(
     program, *args = shlex.split(command)
     screen = _Screen(is_terminal)
     with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(io.StringIO()) as complaints:
-        from minivllm.entrypoints.cli.main import app
-
-        app([*args, "--width", str(width), *(["--ascii"] if ascii_only else [])], program, standalone_mode=False)
+        _commands()(
+            [*args, "--width", str(width), *(["--ascii"] if ascii_only else [])], program, standalone_mode=False
+        )
     lines = [line.rstrip() for line in screen.getvalue().strip("\n").splitlines()]
     if not lines:
         raise LessonError(f"{command} prints nothing: {complaints.getvalue().strip()}")
@@ -205,6 +206,16 @@ def output_of(
         side, _, words = cut.partition(": ")
         lines = _cut(lines, side, words)
     return command, lines
+
+
+@lru_cache(maxsize=1)
+def _commands() -> Any:
+    """The command line, put together once for all commands of a lesson."""
+    from typer.main import get_command
+
+    from minivllm.entrypoints.cli.main import app
+
+    return get_command(app)
 
 
 def _cut(lines: list[str], side: str, words: str) -> list[str]:
