@@ -114,7 +114,7 @@ def _chunks(log: Log, request: str) -> Explanation:
     ]
     rows = [_chunk(e, request, prompt) for e in chunks]
     hit = first.data["num_computed_before"][request]
-    sizes = [min(dict(e.data["scheduled"])[request], prompt - e.data["num_computed_before"][request]) for e in chunks]
+    sizes = [dict(e.data["scheduled"])[request] for e in chunks]
     limits = settings(log, "scheduler_config")
     values = {
         "prompt_tokens": prompt,
@@ -159,5 +159,5 @@ def _chunk(event: Event, request: str, prompt: int) -> tuple[str, ...]:
     plan = event.data
     before, count = plan["num_computed_before"][request], dict(plan["scheduled"])[request]
     others = sum(n for who, n in plan["scheduled"] if who != request)
-    end = min(before + count, prompt)
-    return str(event.step), str(count), f"{plan['budget']} - {others} for others", f"{before} to {end} of {prompt}"
+    where = f"{before} to {before + count} of {prompt}"
+    return str(event.step), str(count), f"{plan['budget']} - {others} for others", where

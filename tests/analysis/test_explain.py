@@ -126,6 +126,12 @@ class TestBudget:
         assert answer.filled == "200 = 0 + 63 + 63 + 63 + 11"
         assert answer.values["iterations"] == [1, 2, 3, 4]
 
+    def test_a_prompt_that_the_log_does_not_see_to_its_end(self) -> None:
+        log = recorded("chunked")
+        cut = Log(log.header, [event for event in log.events if event.step <= 2])
+        assert about(cut, "budget", request="R1").more[0] == "74 tokens of it were not computed before the log ended."
+        assert "before the log ended" not in " ".join(about(log, "budget", request="R1").more)
+
     def test_what_was_cached_is_no_chunk(self) -> None:
         answer = about(recorded("mixed-batch"), "budget", request="R1")
         assert answer.values["cached"] == 512

@@ -35,6 +35,12 @@ def test_the_rate_is_the_engines_own_metric(name: str, monkeypatch: pytest.Monke
     assert answer.result == stats.hits / stats.queries
 
 
+def test_the_sum_by_hand() -> None:
+    answer = explain(recorded("kv-pressure"), "hit-rate")
+    assert answer.filled == "hit rate = (0 + 0 + 0 + 4) / (11 + 10 + 8 + 15) = 4 / 44"
+    assert answer.values == {"queries": 44, "hits": 4, "lookups": 4, "block_size": 4}
+
+
 def test_requests_add_up_to_the_run() -> None:
     log = recorded("mixed-batch")
     parts = [explain(log, "hit-rate", Ask(request=r)).values for r in ("W1", "W2", "R0", "R1", "R2", "R3")]

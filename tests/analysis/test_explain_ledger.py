@@ -55,6 +55,15 @@ def test_all_requests_together_hold_what_the_pool_gave(name: str) -> None:
                 assert over_time[request][step] == len(entry.block_ids), (request, step)
 
 
+def test_block_iterations_by_hand() -> None:
+    """5 prompt tokens and 7 more, in blocks of 8: one block in four iterations, two in the other four."""
+    memory = accounts(recorded("two-processes"), "R0")["memory"]
+    assert memory["over_time"] == [[step, 1 if step < 4 else 2] for step in range(8)]
+    assert memory["block_iterations"] == 4 * 1 + 4 * 2
+    assert memory["peak_bytes"] == 2 * 8 * 6144
+    assert memory["freed"] == [[7, 2]]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_token_is_in_the_account(name: str) -> None:
     log = recorded(name)

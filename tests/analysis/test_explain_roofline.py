@@ -39,6 +39,8 @@ def test_a_decode_by_hand() -> None:
     assert work.kv_written == 2 * (2 * 2) * 2 * 4
     assert work.linear_flops == 2 * 2 * (8 * 16 + 8 * 8 + 3 * 8 * 16)
     assert work.head_flops == 2 * 8 * 100
+    # In and out of qkv, attention, o, gate and up, down, in each of two layers; then of the head.
+    assert work.activations == (2 * ((8 + 16) + (8 + 8) + (8 + 8) + (8 + 32) + (16 + 8)) + (8 + 100)) * 4
     assert work.attention_flops == 2 * 4 * 8 * 10  # layers * (scores and sums) * heads' numbers * keys, its own too
 
 
