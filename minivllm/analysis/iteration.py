@@ -19,6 +19,8 @@ from minivllm.trace.replay import Pool, State
 
 # Of SamplingParams: a log leaves out what was not set.
 DEFAULT_MAX_TOKENS = 16
+# Iterations behind a plan by which its output has come.
+_MAX_IN_FLIGHT = 4
 # What a self-contradicting log makes of a lookup.
 BROKEN = (KeyError, IndexError, ValueError, TypeError, AttributeError, AssertionError)
 
@@ -35,6 +37,7 @@ class RunFacts:
         outputs: All tokens that each request was given, in order.
         output_of: Iterations in which an output was committed, each with how many were before it.
         plans: The data of each `schedule` event, by iteration.
+        committed: Of each plan's output: the iteration in which it was committed, and how many tokens were sampled.
         lookups: Prefix look-ups of each request: (iteration, data).
         is_whole: The log begins at the beginning, and nothing of it was dropped or cut off.
         has_worker: Batches were prepared: it is no simulation.
@@ -49,6 +52,7 @@ class RunFacts:
     outputs: dict[str, list[int]] = field(default_factory=dict)
     output_of: dict[int, int] = field(default_factory=dict)
     plans: dict[int, dict[str, Any]] = field(default_factory=dict)
+    committed: dict[int, tuple[int, dict[str, int]]] = field(default_factory=dict)
     lookups: dict[str, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
     is_whole: bool = True
     has_worker: bool = False
@@ -76,6 +80,19 @@ class RunFacts:
         steps = list(self.plans)
         place = self.output_of.get(step, len(steps))
         return steps[place] if place < len(steps) else None
+
+    def rejected_in_flight(self, request: str, step: int) -> int:
+        """Drafts of plans whose output was still to come when `step` was planned, and which turned out to be wrong.
+
+        The scheduler counts them as computed until it hears of them; the worker knows better by then.
+        """
+        rejected = 0
+        for planned in range(max(step - _MAX_IN_FLIGHT, 0), step):
+            drafts = len(self.plans.get(planned, {}).get("spec_tokens", {}).get(request, ()))
+            at, counts = self.committed.get(planned, (-1, {}))
+            if drafts and at >= step:
+                rejected += 1 + drafts - counts.get(request, 0)
+        return rejected
 
     def tokens_of(self, request: str) -> list[int] | None:
         """Prompt and output of a request, as they stood at the end of the log; None if its arrival is not in it."""
@@ -151,6 +168,8 @@ def run_facts(log: Log) -> RunFacts:
             run.has_worker = True
         elif event.kind == "update":
             run.output_of.setdefault(event.step, len(run.output_of))
+            counts = {request: len(tokens) for request, tokens in event.data["sampled"].items()}
+            run.committed.setdefault(event.data["update_of"], (event.step, counts))
             for request, tokens in event.data["emitted"].items():
                 run.outputs.setdefault(request, []).extend(tokens)
     return run

@@ -52,7 +52,7 @@ def flat(it: Iteration) -> Iterator[str]:
 def positions(it: Iteration) -> Iterator[str]:
     plan, batch = it.the("schedule"), it.the("prepare_inputs")
     for row, request, start, end in _spans(batch):
-        before = plan["num_computed_before"][request]
+        before = plan["num_computed_before"][request] - it.run.rejected_in_flight(request, it.step)
         expected = list(range(before, before + end - start))
         if batch["positions"][start:end] != expected:
             yield f"{request} has positions {batch['positions'][start:end][:4]}…, it stood at {before}"
@@ -168,7 +168,7 @@ def mirror(it: Iteration) -> Iterator[str]:
         yield f"the worker knows {sorted(told['rows'])}, planned are {sorted(dict(plan['scheduled']))}"
     places = dict(zip(batch["order"], batch["places"], strict=True)) if batch else {}
     for request, (row, computed, num_blocks) in told["rows"].items():
-        before = plan["num_computed_before"].get(request)
+        before = plan["num_computed_before"][request] - it.run.rejected_in_flight(request, it.step)
         if computed != before:
             yield f"{request} has {computed} computed tokens in the worker, {before} in the scheduler"
         if num_blocks != len(tables.get(request, ())):
