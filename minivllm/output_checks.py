@@ -44,13 +44,15 @@ def check_output(params: SamplingParams) -> None:
     Raises:
         ValueError: With the name, the value and the limit.
     """
-    from minivllm.sampling_params import RequestOutputKind
+    from minivllm.sampling_params import RepetitionDetectionParams, RequestOutputKind
 
     for name in _SWITCHES:
         if not isinstance(getattr(params, name), bool):
             raise ValueError(f"{name} must be True or False, got {getattr(params, name)!r}")
     if not isinstance(params.output_kind, RequestOutputKind):
         raise ValueError(f"output_kind must be a RequestOutputKind, got {params.output_kind!r}")
+    if not isinstance(params.repetition_detection, RepetitionDetectionParams | None):
+        raise ValueError(f"repetition_detection must be RepetitionDetectionParams, got {params.repetition_detection!r}")
     if not (_is_integer(params.n) and 1 <= params.n <= MAX_N):
         raise ValueError(f"n must be at least 1 and at most {MAX_N}, got {params.n!r}")
     if params.n > 1 and params.is_greedy:

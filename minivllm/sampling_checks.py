@@ -20,6 +20,7 @@ MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARS = 4096
 # The worker keeps parameters in arrays of 32 bits.
 _MAX_INT32 = 2**31 - 1
+_MAX_NUMBER = 2**1000
 
 
 def normalize(params: SamplingParams) -> None:
@@ -95,7 +96,10 @@ def _check_token_lists(params: SamplingParams) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether it is a number that arithmetic can take: integers have no limit, and floats have."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < _MAX_NUMBER
+    return isinstance(value, float)
 
 
 def _is_integer(value: Any) -> bool:

@@ -45,6 +45,9 @@ from minivllm.sampling_params import SamplingParams
         ({"bad_words": "word"}, "bad_words must be a list of texts that are not blank, got 'word'"),
         ({"logit_bias": {1: float("inf")}}, "logit_bias must map token ids to finite numbers, got 1: inf"),
         ({"logit_bias": {"1": 1.0}}, "logit_bias must map token ids to finite numbers, got '1': 1.0"),
+        ({"logit_bias": {1: 10**400}}, "logit_bias must map token ids to finite numbers, got 1: 1000"),
+        ({"repetition_penalty": 10**400}, "repetition_penalty must be a finite number above 0, got 1000"),
+        ({"repetition_detection": 5}, "repetition_detection must be RepetitionDetectionParams, got 5"),
         ({"logit_bias": [1]}, "logit_bias must map token ids to numbers, got [1]"),
     ],
 )

@@ -13,6 +13,7 @@ import queue
 import threading
 from collections.abc import Callable
 
+import msgspec
 import zmq
 
 from minivllm.config import VllmConfig
@@ -28,6 +29,7 @@ from minivllm.engine.wire import (
     encode,
     input_address,
     output_address,
+    request_id_of,
 )
 from minivllm.executor.base import Executor
 from minivllm.sourcemap.registry import on_map
@@ -83,7 +85,15 @@ class EngineCoreProc(EngineCore):
     def process_input_sockets(self, socket: zmq.Socket[bytes]) -> None:
         """Take what a frontend sends, for ever. What a request needs before it can be queued is done here."""
         while True:
-            message = decode_to_core(socket.recv())
+            frame = socket.recv()
+            try:
+                message = decode_to_core(frame)
+            except msgspec.ValidationError as error:
+                if (request_id := request_id_of(frame)) is None:
+                    raise
+                # One caller's parameter of a wrong type is no reason to end everybody's engine.
+                self._refuse(request_id, ValueError(f"the request cannot be understood: {error}"))
+                continue
             if isinstance(message, AbortRequests):
                 # The step that runs looks into this queue at its end. First this one: see _handle_client_request.
                 self.aborts_queue.append(message.request_ids)

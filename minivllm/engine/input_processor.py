@@ -113,6 +113,9 @@ class InputProcessor:
         """
         if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**63) <= priority < 2**63:
             raise ValueError(f"priority must be a whole number of 64 bits, got {priority!r}")
+        if isinstance(prompt, dict):
+            cache_salt = prompt.get("cache_salt", cache_salt)
+        _check_salt(cache_salt)
         token_ids = self._tokenize(prompt)
         if not token_ids:
             raise ValueError("the prompt is empty: give it at least one token")
@@ -138,7 +141,7 @@ class InputProcessor:
             sampling_completion.complete(params, room, self.tokenizer, self.vocab_size, self.eos_token_ids),
             arrival_time=arrival_time,
             priority=priority,
-            cache_salt=prompt.get("cache_salt", cache_salt) if isinstance(prompt, dict) else cache_salt,
+            cache_salt=cache_salt,
         )
 
     def _tokenize(self, prompt: Prompt) -> list[int]:
@@ -163,6 +166,15 @@ class InputProcessor:
         if self.tokenizer is None:
             raise ValueError("this model has no tokenizer: pass {'prompt_token_ids': [...]} instead of text")
         return self.tokenizer.encode(text)
+
+
+def _check_salt(salt: Any) -> None:
+    """Refuse what is no text: it is a part of a block's hash, and a field of a typed message."""
+    if salt is not None:
+        try:
+            str.encode(salt)
+        except (TypeError, UnicodeEncodeError):
+            raise ValueError(f"cache_salt must be a text in UTF-8, got {salt!a:.80}") from None
 
 
 def _checked_ids(token_ids: Any) -> list[int]:

@@ -140,6 +140,17 @@ def decode_to_core(frame: bytes) -> ToCore:
     return _to_core.decode(frame)
 
 
+def request_id_of(frame: bytes) -> str | None:
+    """Whose request a message is that cannot be read as one; None if it is not even the outline of a request."""
+    try:
+        match msgspec.msgpack.decode(frame):
+            case [tag, str(request_id), *_] if tag == EngineCoreRequest.__struct_config__.tag:
+                return request_id
+    except msgspec.DecodeError:
+        pass
+    return None
+
+
 @on_map("decode a message from the core", vllm="vllm/v1/serial_utils.py::MsgpackDecoder.decode", process="frontend")
 def decode_from_core(frame: bytes) -> FromCore:
     """Read what a core sent."""

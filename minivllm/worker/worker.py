@@ -16,7 +16,14 @@ from minivllm.models.loader import ModelLoader
 from minivllm.models.model_zoo import find_model
 from minivllm.sourcemap.registry import on_map
 from minivllm.worker.gpu_model_runner import GPUModelRunner
-from minivllm.worker.kv_cache_sizing import KVCacheSizing, free_memory, mib, size_kv_cache
+from minivllm.worker.kv_cache_sizing import (
+    KVCacheSizing,
+    bytes_per_kv_block,
+    free_memory,
+    mib,
+    size_kv_cache,
+    total_memory,
+)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -75,7 +82,14 @@ class Worker:
             model.config.windows,
             self._config.attention_backend,
         )
-        self._runner = GPUModelRunner(self._config, model, attention, self.device, self.dtype)
+        try:
+            self._runner = GPUModelRunner(self._config, model, attention, self.device, self.dtype)
+        except MemoryError:
+            limits = self._config.scheduler_config
+            raise MemoryError(
+                f"the tokens of max_num_seqs ({limits.max_num_seqs}) sequences of max_model_len "
+                f"({limits.max_model_len}) take more memory than there is; lower one of them"
+            ) from None
 
     def _check_memory(self, model: str) -> None:
         needed, free = self._loader.weight_bytes(self.dtype), free_memory(self.device)
@@ -97,7 +111,15 @@ class Worker:
         return self.kv_cache_sizing.num_blocks
 
     def initialize_cache(self, num_gpu_blocks: int) -> None:
-        """Allocate the KV cache."""
+        """Allocate the KV cache. Raises ValueError if it is larger than the device's memory."""
+        cache = self._config.cache_config
+        per_block = bytes_per_kv_block(self._loader.config, cache.block_size, self.dtype)
+        needed, total = num_gpu_blocks * per_block, total_memory(self.device)
+        if needed > total:
+            raise ValueError(
+                f"{num_gpu_blocks} KV blocks take {mib(needed)}, and there are {mib(total)} of memory: "
+                f"{mib(needed - total)} are missing; lower num_gpu_blocks_override or kv_cache_memory_bytes"
+            )
         self.runner.initialize_kv_cache(num_gpu_blocks)
 
     @on_map(

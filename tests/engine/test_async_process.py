@@ -7,10 +7,13 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from minivllm import LLM, SamplingParams
+from minivllm.core.messages import EngineCoreRequest
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.engine.core_client import AsyncMPClient
@@ -68,6 +71,27 @@ def test_a_stop_string_ends_the_request_in_the_core_too(engine: AsyncLLM) -> Non
         assert await engine.reset_prefix_cache()
 
     asyncio.run(run())
+
+
+def test_a_request_that_cannot_be_understood_harms_nobody(engine: AsyncLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    process_inputs = engine.input_processor.process_inputs
+
+    def with_wrong_field(request_id: str, *args: Any, **kwargs: Any) -> EngineCoreRequest:
+        request = process_inputs(request_id, *args, **kwargs)
+        return msgspec.structs.replace(request, cache_salt=5) if request_id == "wrong" else request
+
+    monkeypatch.setattr(engine.input_processor, "process_inputs", with_wrong_field)
+
+    async def run() -> list[RequestOutput | BaseException]:
+        asked = (last(engine, "It was", GREEDY, request_id) for request_id in ("first", "wrong", "last"))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    first, wrong, other = asyncio.run(run())
+    assert isinstance(wrong, ValueError)
+    assert "cannot be understood: Expected `str | null`, got `int`" in str(wrong)
+    assert isinstance(first, RequestOutput)
+    assert isinstance(other, RequestOutput)
+    assert first.outputs[0].token_ids == other.outputs[0].token_ids
 
 
 def test_a_death_reaches_every_caller(engine: AsyncLLM) -> None:

@@ -143,6 +143,8 @@ def test_no_limit_means_up_to_the_models_length(tiny_model: Path) -> None:
         ({"prompt_token_ids": [1] * 256}, GREEDY, "the prompt has 256 tokens, and max_model_len 256 leaves no room"),
         ("a", SamplingParams(stop_token_ids=(512,)), "stop token id 512 is out of range"),
         (7, GREEDY, "a prompt is text or"),
+        ({"prompt": "a", "cache_salt": 5}, GREEDY, "cache_salt must be a text in UTF-8, got 5"),
+        ({"prompt": "a", "cache_salt": "\ud800"}, GREEDY, "cache_salt must be a text in UTF-8, got '\\ud800'"),
     ],
 )
 def test_a_prompt_that_cannot_be_served_is_refused_and_harms_nobody(
@@ -195,6 +197,21 @@ def test_contradictory_settings_are_refused_before_anything_is_loaded(
     tiny_model: Path, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
+        LLM(model=str(tiny_model), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kv_cache_memory_bytes": 10**15}, r"KV blocks take .* MiB are missing; lower num_gpu_blocks_override or kv_"),
+        ({"num_gpu_blocks_override": 10**12}, r"^1000000000000 KV blocks take .* lower num_gpu_blocks_override"),
+        ({"max_num_seqs": 10**12, "max_num_batched_tokens": 10**12}, r"max_num_seqs \(1000000000000\) sequences of"),
+    ],
+)
+def test_what_no_memory_can_hold_is_told_by_its_setting(
+    tiny_model: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ValueError, MemoryError), match=message):
         LLM(model=str(tiny_model), **settings)
 
 

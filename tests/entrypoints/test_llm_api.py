@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from minivllm import LLM, EngineArgs, SamplingParams
+from minivllm.models.errors import ModelError
 
 SMALL = {"max_model_len": 256, "num_gpu_blocks_override": 129, "block_size": 4}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
@@ -254,3 +255,10 @@ def test_from_engine_args_is_the_same_as_its_arguments(tiny_model: Path) -> None
 def test_a_priority_is_a_whole_number(llm: LLM, priority: Any) -> None:
     with pytest.raises(ValueError, match="priority must be a whole number of 64 bits, got "):
         llm.generate("A", GREEDY, priority=[priority])
+
+
+def test_a_recommendation_that_is_no_number_is_refused_by_its_file(tiny_model: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps({"temperature": "hot"}))
+    with pytest.raises(ModelError, match=r"generation_config\.json: temperature must be a number, got 'hot'"):
+        LLM(str(folder))
