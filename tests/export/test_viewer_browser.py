@@ -186,6 +186,17 @@ def test_a_phone_shows_every_map_without_scrolling_sideways(
     opened.close()
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_what_was_found_is_on_the_screen(browser: Any, mixed: Path, width: int) -> None:
+    opened = Opened(browser, mixed, width=width)
+    opened.page.keyboard.press("/")
+    opened.page.keyboard.type("schedule")
+    box = opened.page.locator("#found").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    opened.close()
+
+
 def test_light_and_dark_follow_the_system_and_the_button(browser: Any, mixed: Path) -> None:
     opened = Opened(browser, mixed, scheme="dark")
 
