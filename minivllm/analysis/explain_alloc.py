@@ -58,6 +58,7 @@ def all_holdings(log: Log, requests: Collection[str]) -> dict[str, list[Holding]
     at_start = log.start["requests"] if log.start else {}
     tables: dict[str, list[int]] = {i: list(at_start.get(i, {}).get("block_ids", [])) for i in requests}
     found: dict[str, dict[int, Holding]] = {request: {} for request in requests}
+    free: dict[int, int] = {}
     for event in log.events:
         if event.request in found and event.kind in ("kv.shared", "kv.allocated", "kv.freed"):
             blocks, request = event.data["blocks"], event.request
@@ -72,10 +73,10 @@ def all_holdings(log: Log, requests: Collection[str]) -> dict[str, list[Holding]
                     entry = found[request].setdefault(event.step, Holding(event.step))
                     entry.held, entry.tokens = len(tables[request]), tokens
         elif event.kind == "step.end":
-            for entries in found.values():
-                if event.step in entries:
-                    entries[event.step].free = event.data["free_blocks"]
+            free[event.step] = event.data["free_blocks"]
     for request, entries in found.items():
+        for step, entry in entries.items():
+            entry.free = free.get(step)
         got = request in at_start or any(entry.shared or entry.allocated for entry in entries.values())
         if not got and any(entry.tokens for entry in entries.values()):
             raise CannotKnowError(f"the log cannot say: it does not hold the blocks (kv.allocated) that {request} got")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minivllm.analysis.answer import CannotKnowError, counted
 from minivllm.analysis.explain_answer import Ask, Explanation, Table, plans, settings, summed
+from minivllm.trace.events import Event
 from minivllm.trace.reader import Log
 
 _OURS = "minivllm.core.kv_cache_manager:KVCacheManager.record_prefix_cache_stats"
@@ -55,7 +56,7 @@ def hit_rate(log: Log, ask: Ask) -> Explanation:
     explanation.more = [
         f"Only whole blocks are cached: a hit is a multiple of {size} tokens, and the last token is always computed.",
         "The queries of an admission are all tokens that the request has then, not only those that a block could hold.",
-        *_comebacks(counts, log),
+        *_comebacks(counts),
         _uncounted(log, {(who, event.step) for event, who, _, _ in counts}, ask),
     ]
     explanation.more = [sentence for sentence in explanation.more if sentence]
@@ -65,22 +66,23 @@ def hit_rate(log: Log, ask: Ask) -> Explanation:
 def _first_missing(log: Log, admissions: set[tuple[str, int]]) -> dict[tuple[str, int], str]:
     """Why each look-up went no further. A look-up that gives the same as the one before is not in the log again."""
     last: dict[str, str] = {}
-    found = {}
+    found: dict[tuple[str, int], str] = {}
+    admitted: dict[int, list[str]] = {}
+    for who, step in admissions:
+        admitted.setdefault(step, []).append(who)
     for event in log.events:
         if event.kind == "kv.lookup" and event.request is not None:
             missing = event.data["first_missing"]
             last[event.request] = f"block {missing['index']}: {missing['why'].replace('_', ' ')}"
         if event.kind == "schedule":
-            for who, step in admissions:
-                if step == event.step:
-                    found[who, step] = last.get(who, "")
+            found |= {(who, event.step): last.get(who, "") for who in admitted.get(event.step, [])}
     unknown = sorted(who for (who, _), text in found.items() if not text)
     if unknown and log.window is None:
         raise CannotKnowError(f"the log cannot say: it does not hold the look-up (kv.lookup) of {', '.join(unknown)}")
     return found
 
 
-def _comebacks(counts: list[tuple], log: Log) -> list[str]:  # type: ignore[type-arg]
+def _comebacks(counts: list[tuple[Event, str, int, int]]) -> list[str]:
     """What of it was looked up by requests that came back from a preemption."""
     back = [(who, queries, hits) for event, who, queries, hits in counts if who in event.data["resumed"]]
     if not back:
