@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
-from minivllm.trace.reader import Log, read_log
+from minivllm.learning.run_view import FactError, RunView
+from minivllm.trace.reader import read_log
 
 # Of Python's own functions, those that an expression may use.
 _BUILTINS = (abs, all, any, dict, enumerate, int, len, list, max, min, range, round, set, sorted, str, sum, zip)
 
 
-class FactError(ValueError):
-    """An expression that the run has no answer to; the message says which, and why."""
-
-
-class Facts:
+class Facts(RunView):
     """The facts of one run, by the words that a lesson uses.
 
     Args:
         log: The run.
     """
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
 
     # ---- the run as a whole -----------------------------------------------------------------------------------
 
@@ -89,9 +82,7 @@ class Facts:
 
     def it(self, iteration: int) -> dict[str, Any]:
         """All that the plan map says of an iteration."""
-        if iteration not in self._iterations:
-            raise FactError(f"the run has no iteration {iteration}; it has 0 to {self.last()}")
-        return self._iterations[iteration]
+        return self._here(iteration)
 
     def budget(self, iteration: int) -> int:
         """Its token budget."""
@@ -327,7 +318,7 @@ class Facts:
     def calls(self, iteration: int) -> list[str]:
         """The functions that were called in an iteration, in that order: "Scheduler.schedule", ..."""
         found = [event for event in self._events("call", None) if event.step == iteration]
-        return [event.src.partition(":")[2] for event in sorted(found, key=lambda event: event.data["id"])]
+        return [str(event.src).partition(":")[2] for event in sorted(found, key=lambda event: event.data["id"])]
 
     def step_ns(self, iteration: int) -> int:
         """Nanoseconds of work of an iteration, over all processes."""
@@ -346,59 +337,6 @@ class Facts:
             if callable(value) and not name.startswith("_") and name != "words"
         }
         return own | {function.__name__: function for function in _BUILTINS}
-
-    @cached_property
-    def _map(self) -> dict[str, Any]:
-        from minivllm.maps.plan import plan_map
-
-        return plan_map(self._log)
-
-    @cached_property
-    def _crossings(self) -> dict[str, Any]:
-        from minivllm.maps.process import process_map
-
-        return process_map(self._log)
-
-    @cached_property
-    def _iterations(self) -> dict[int, dict[str, Any]]:
-        return {here["iteration"]: here for here in self._map["iterations"]}
-
-    @cached_property
-    def _requests(self) -> dict[str, dict[str, Any]]:
-        return {request["request"]: request for request in self._map["requests"]}
-
-    def _request(self, request: str) -> dict[str, Any]:
-        if request not in self._requests:
-            raise FactError(f"the run has no request {request!r}; it has {', '.join(self._requests)}")
-        return self._requests[request]
-
-    def _plan(self, iteration: int) -> dict[str, int]:
-        budget = self.it(iteration)["budget"]
-        if budget is None:
-            raise FactError(f"nothing was planned in iteration {iteration}")
-        return budget
-
-    def _entry(self, request: str, iteration: int) -> dict[str, Any] | None:
-        self._request(request)
-        return next((e for e in self.it(iteration)["scheduled"] if e["request"] == request), None)
-
-    def _scheduled_entry(self, request: str, iteration: int) -> dict[str, Any]:
-        entry = self._entry(request, iteration)
-        if entry is None:
-            raise FactError(f"{request} was not scheduled in iteration {iteration}")
-        return entry
-
-    def _state(self, request: str, iteration: int) -> dict[str, Any]:
-        from minivllm.maps.state import state_map
-
-        (here,) = state_map(self._log, [iteration])["iterations"]
-        for entry in here["requests"]:
-            if entry["request"] == request:
-                return entry
-        raise FactError(f"{request} has no state in iteration {iteration}")
-
-    def _events(self, kind: str, request: str | None) -> list[Any]:
-        return [e for e in self._log.events if e.kind == kind and (request is None or e.request == request)]
 
 
 def facts_of(scenario: str) -> Facts:

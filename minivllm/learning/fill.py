@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from minivllm.learning.facts import FactError, Facts
+from minivllm.learning.facts import Facts
 from minivllm.learning.lesson import Block, Lesson
+from minivllm.learning.run_view import FactError
 
 _PLACEHOLDER = re.compile(r"\{([^{}\n]+)\}")
 _NAME = re.compile(r"[A-Za-z_]\w*")

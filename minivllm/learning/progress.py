@@ -73,7 +73,7 @@ def load_progress() -> Progress:
     path = progress_path()
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Progress()
     except msgspec.DecodeError as error:
         raise ValueError(f"{path} cannot be read ({error}); delete it to begin the course anew") from None

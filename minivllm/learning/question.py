@@ -16,9 +16,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from minivllm.learning.facts import FactError
 from minivllm.learning.fill import Filler, shown
 from minivllm.learning.lesson import Block
+from minivllm.learning.run_view import FactError
 
 _KEYS = ("choice", "answer", "why", "where")
 _LETTERS = "abcdefgh"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,11 @@ def test_answers_that_run_out_are_wrong(run: Run) -> None:
     ended = run("quiz", "mixed-batch", "--answers", "c", "--count", "2")
     assert "1 of 2 right" in ended.out
     assert "No answer." in ended.out
+
+
+def test_answers_are_read_from_a_pipe(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("c\n0 1 257 260\nR1\n"))
+    assert "2 of 3 right" in run("quiz", "mixed-batch", "--answers", "-").out
 
 
 def test_a_pipe_without_answers_gets_a_sheet(run: Run) -> None:

@@ -91,6 +91,16 @@ def test_a_missing_log_is_one_clear_line(run: Run, tmp_path: Path, monkeypatch: 
     assert "cannot be read" in run("walkthrough", "run", "plan").error
 
 
+def test_without_a_place_for_progress_a_lesson_can_be_read(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MINIVLLM_HOME", str(tmp_path / "file" / "home"))
+    ended = run("walkthrough", "run", "plan")
+    assert ended.code == 0
+    assert "set MINIVLLM_HOME" in ended.err
+
+
 class Typist:
     """A person at a terminal: starts the command, waits for words on the screen, and types."""
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from minivllm.learning.facts import FactError, Facts, facts_of
+from minivllm.learning.facts import Facts, facts_of
 from minivllm.learning.fill import Filler, filler_of, shown
 from minivllm.learning.lesson import Block, LessonError, find_lesson, lesson_heads, read_lesson
+from minivllm.learning.run_view import FactError
 
 TEXT = """\
 # A small lesson

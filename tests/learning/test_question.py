@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from minivllm.learning.facts import FactError, Facts, facts_of
+from minivllm.learning.facts import Facts, facts_of
 from minivllm.learning.fill import Filler
 from minivllm.learning.lesson import Block
 from minivllm.learning.question import Question, read_question
+from minivllm.learning.run_view import FactError
 
 CHOICES = """\
 How many tokens does R1 get in iteration 13,

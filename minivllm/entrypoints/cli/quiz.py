@@ -10,7 +10,7 @@ import typer
 
 from minivllm.entrypoints.cli.common import AsciiOption, JsonOption, WidthOption, examples, note, print_json
 from minivllm.entrypoints.cli.errors import user_errors
-from minivllm.entrypoints.cli.walkthrough import complete_lesson
+from minivllm.entrypoints.cli.walkthrough import complete_lesson, keep
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,10 @@ def quiz(
     ] = None,
     answers: Annotated[
         str | None,
-        typer.Option("--answers", help="Answers in order, with ; between them: a letter, a number, or a list."),
+        typer.Option(
+            "--answers",
+            help="Answers in order, with ; between them: a letter, a number, a list. - reads them, a line each.",
+        ),
     ] = None,
     count: Annotated[
         int | None, typer.Option(min=1, help="Ask so many; default: a round of 10, or a whole lesson.")
@@ -57,7 +60,7 @@ def quiz(
     from minivllm.entrypoints.cli.terminal import is_terminal
     from minivllm.learning.progress import load_progress
 
-    given = [answer.strip() for answer in answers.split(";")] if answers is not None else None
+    given = _given(answers)
     progress = load_progress()
     interactive = given is None and not as_json and is_terminal()
     asked = _questions(lesson, progress.right if interactive else ())
@@ -73,8 +76,17 @@ def quiz(
         if not round_.ask(question):
             break
     round_.say_score()
-    progress.save()
+    keep(progress)
     note("next: minivllm walkthrough next")
+
+
+def _given(answers: str | None) -> list[str] | None:
+    """Answers that were given beforehand; None for none."""
+    import sys
+
+    if answers is None:
+        return None
+    return [answer.strip() for answer in (sys.stdin.read().splitlines() if answers == "-" else answers.split(";"))]
 
 
 def _questions(lesson: str | None, without: Any) -> Iterator[Question]:

@@ -142,13 +142,21 @@ def _go_through(lesson: Lesson, progress: Progress, start: int, width: int | Non
             # Whoever leaves sees the page again, unless it was the last.
             progress.pages.pop(lesson.name, None)
             progress.reached(lesson.name, page + 1 if finished else page, num_pages)
-            progress.save()
+            keep(progress)
         if not finished:
             note(f"next: minivllm walkthrough run {lesson.name}")
             return
     progress.reached(lesson.name, num_pages, num_pages)
-    progress.save()
+    keep(progress)
     note("next: minivllm walkthrough next")
+
+
+def keep(progress: Progress) -> None:
+    """Write progress, if it can be written: a lesson can be read without it."""
+    try:
+        progress.save()
+    except OSError as error:
+        note(f"your progress is not kept ({error.strerror}: {error.filename}); set MINIVLLM_HOME to a folder of yours")
 
 
 def _ask(question: Question, view: LessonView, progress: Progress, interactive: bool) -> bool:
