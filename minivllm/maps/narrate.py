@@ -199,7 +199,8 @@ class _Narrator:
         why = words(key, other=missing.get("other"), token=missing.get("token"))
         if lookup["hit"]:
             token = lookup["hit"]
-            yield words("miss_after_hit", request=lookup["request"], index=missing["index"], token=token, why=why)
+            # Not by its number in the sequence: that would be taken for a block id.
+            yield words("miss_after_hit", request=lookup["request"], token=token, why=why)
         # All prompts begin with the same mark: to have only that in common is nothing to speak of.
         elif missing["why"] in _WORTH_TELLING and lookup["asked"] and missing.get("token") != 1:
             yield words("miss_first", request=lookup["request"], size=self._iteration["block_size"], why=why)

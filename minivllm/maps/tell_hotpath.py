@@ -42,7 +42,20 @@ def _planes(step: dict[str, Any]) -> Iterator[str]:
     )
     if longest is not None and longest["share"]:
         text += f" The longest stage was {longest['name']} with {_percent(longest['share'])}."
+        own = max(_nodes(step["tree"]), key=lambda node: node["self_ns"] or 0, default=None)
+        # Longer than any stage, so it is in none: as a call that the system made wait.
+        if own is not None and (own["self_ns"] or 0) > (longest["cpu_ns"] or 0):
+            text += (
+                f" More time went by outside of all stages: {_percent(own['self_ns'] / total)} in {own['name']} itself."
+            )
     yield text
+
+
+def _nodes(nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Every call of a tree."""
+    for node in nodes:
+        yield node
+        yield from _nodes(node["children"])
 
 
 def _waiting(step: dict[str, Any]) -> Iterator[str]:
@@ -78,7 +91,9 @@ def _felt(run: dict[str, Any]) -> Iterator[str]:
     if latency["queue_ms"] is not None:
         text += f", {latency['queue_ms']:.1f} ms of them in the queue"
     if latency["itl_ms"] is not None:
-        text += f", then {latency['itl_ms']:.2f} ms for each next one (ITL, median; p99 {latency['p99']['itl_ms']:.2f})"
+        text += (
+            f", then {latency['itl_ms']:.2f} ms for each next one (ITL, median; p99 {latency['p99']['itl_ms']:.2f} ms)"
+        )
     yield f"{text}."
 
 

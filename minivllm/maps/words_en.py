@@ -63,7 +63,7 @@ TEMPLATES = {
     "sampled_later": "its token {tokens} is known in the next iteration",
     "thrown_away": "its token is thrown away, since {request} ended before it came",
     # The prefix cache and the blocks.
-    "miss_after_hit": "{request}'s block {index} (from token {token}) was not found: {why}.",
+    "miss_after_hit": "{request}'s next block (from token {token}) was not found: {why}.",
     "miss_first": "{request} found nothing in the prefix cache, which knows whole blocks of {size} tokens: {why}.",
     "never_computed": "nobody has computed it before",
     "evicted": "it was there once, and its place was given to others",

@@ -55,7 +55,7 @@ TEMPLATES = {
     "sampled_later": "它的 token {tokens} 到下一轮才取回",
     "thrown_away": "采样得到的 token 作废，因为 {request} 在它取回之前已经结束",
     # The prefix cache and the blocks.
-    "miss_after_hit": "{request} 的块 {index}（从 token {token} 起）没有命中：{why}。",
+    "miss_after_hit": "{request} 的下一块（从 token {token} 起）没有命中：{why}。",
     "miss_first": "{request} 没有命中前缀缓存（以 {size} 个 token 的整块为单位）：{why}。",
     "never_computed": "此前没有请求计算过相同内容",
     "evicted": "它曾在缓存中，但所在的块已被驱逐并另作他用",

@@ -214,7 +214,7 @@ def test_the_picture_marks_where_the_cpu_waits() -> None:
 
 
 def test_a_log_of_calls_names_where_each_is() -> None:
-    [line] = [line for line in drawn(calls_log().log(), 120).splitlines() if "EngineCore.step_sync" in line]
+    [line] = [line for line in drawn(calls_log().log(), 120).splitlines() if line.startswith("EngineCore.step_sync")]
     assert "engine/core.py:" in line
 
 
@@ -231,3 +231,15 @@ def test_percentiles_are_numbers_that_were_measured() -> None:
     assert median([4, 1, 3, 2]) == 2
     assert percentile(range(1, 101), 99) == 99
     assert percentile([1 * MS, 2 * MS], 99) == 2 * MS
+
+
+def test_time_outside_of_all_stages_is_told_when_it_is_longer_than_any() -> None:
+    """The machine makes execute_model wait, and the longest stage is not where the time went."""
+    builder = LogBuilder(device="cpu")
+    builder.step = 0
+    runner = "minivllm.worker.gpu_model_runner:GPUModelRunner"
+    builder.call(2, 1, "worker", f"{runner}.model_forward", 10, 20, "data")
+    builder.call(1, None, "worker", f"{runner}.execute_model", 0, 100, "data")
+    builder.span("worker", "forward", 11, 19, src=f"{runner}.model_forward")
+    picture = " ".join(drawn(builder.log(), 160).split())
+    assert "More time went by outside of all stages: 80 % in GPUModelRunner.execute_model itself." in picture

@@ -212,7 +212,7 @@ TABLE: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "prefix: evicted": (
         {"scheduled": [entry("R0", "new", 16, 20, 36, num_cached=16)], "lookups": [found(16, "evicted")]},
-        [HIT, "R0's block 1 (from token 16) was not found: it was there once, and its place was given to others."],
+        [HIT, "R0's next block (from token 16) was not found: it was there once, and its place was given to others."],
     ),
     "prefix: differs": (
         {"scheduled": [NEW], "lookups": [found(0, "differs", token=9, other="R1")]},
@@ -233,18 +233,18 @@ TABLE: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "prefix: new content": (
         {"scheduled": [entry("R0", "new", 16, 20, 36, num_cached=16)], "lookups": [found(16, "never_computed")]},
-        [HIT, "R0's block 1 (from token 16) was not found: nobody has computed it before."],
+        [HIT, "R0's next block (from token 16) was not found: nobody has computed it before."],
     ),
     "prefix: no whole block": (
         {"scheduled": [entry("R0", "new", 16, 20, 36, num_cached=16)], "lookups": [found(16, "not_full", 16)]},
-        [HIT, "R0's block 1 (from token 16) was not found: the rest fills no block."],
+        [HIT, "R0's next block (from token 16) was not found: the rest fills no block."],
     ),
     "prefix: the last token": (
         {"scheduled": [entry("R0", "new", 16, 20, 36, num_cached=16)], "lookups": [found(16, "last_token", 16)]},
         [
             HIT,
-            "R0's block 1 (from token 16) was not found: the last token is always computed, for its logits, and so is "
-            "its block.",
+            "R0's next block (from token 16) was not found: the last token is always computed, for its logits, and so "
+            "is its block.",
         ],
     ),
     "prefix: off": ({"scheduled": [NEW], "lookups": [found(0, "caching_off", 0)]}, [ENTERED]),

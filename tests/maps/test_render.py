@@ -123,9 +123,20 @@ def test_a_bar_is_to_scale_and_what_happens_now_can_be_seen(width: int) -> None:
         for before in range(known):
             for now in range(1, known - before + 1):
                 for hit in {0, before // 2, before}:
-                    renderer._hit_tokens["R0"] = hit
-                    bar = renderer._bar("R0", before, now, known, width, longest)
+                    bar = renderer._bar(hit, before, now, known, width, longest)
                     assert re.fullmatch(r":*#*\++\.*", bar), bar
                     assert len(bar) == max(round(known * min(width / longest, 1)), 1), "the whole is to scale"
                     if width >= longest:
                         assert [bar.count(c) for c in ":#+."] == [hit, before - hit, now, known - before - now]
+
+
+def test_a_bar_shows_the_hit_of_its_own_admission_and_not_of_a_later_one() -> None:
+    """R2 enters without a hit, is preempted, and comes back with 4 tokens out of the cache."""
+    plan = plan_map(read_log(get_scenario("kv-pressure").log_path))
+    came_back = next(e for e in plan["iterations"] if any(s["kind"] == "resumed" for s in e["scheduled"]))
+    for iteration in plan["iterations"]:
+        file = io.StringIO()
+        PlanRenderer(plan, Header(), Console(file=file, width=120)).draw(iteration)
+        is_later = iteration["iteration"] >= came_back["iteration"]
+        runs = any(entry["request"] == "R2" for entry in iteration["scheduled"])
+        assert ("▒▒▒▒" in file.getvalue().partition("owed")[2]) == (runs and is_later)

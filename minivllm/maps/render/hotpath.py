@@ -25,6 +25,8 @@ _VLLM = Text("vLLM, below vllm/v1/", no_wrap=True, overflow="ellipsis")
 _PLANE_NAME = {"control": "ctrl", "data": "data"}
 _ROOM_FOR_BARS = 116
 _MAX_KERNELS = 12
+# Below, vLLM's places beside the stages would be cut to nothing.
+_ROOM_FOR_VLLM = 112
 _MAX_REQUESTS = 16
 _SYNC_STYLE = "bold yellow"
 
@@ -164,7 +166,7 @@ class HotPathRenderer:
 
     def _stages(self) -> Table:
         width = self._frame.width
-        has_bar, has_vllm, has_plane = width >= WIDE, width >= MEDIUM, width >= MEDIUM
+        has_bar, has_vllm, has_plane = width >= WIDE, width >= _ROOM_FOR_VLLM, width >= MEDIUM
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
         table.add_column("stage", no_wrap=True)
         if has_plane:

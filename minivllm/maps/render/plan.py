@@ -56,11 +56,13 @@ class PlanRenderer:
         self._width = console.width
         self._glyphs: Glyphs = ASCII if ascii_only else UNICODE
         self._ascii_only = ascii_only
-        self._hit_tokens: dict[str, int] = {}
+        # By request, when it was admitted, and with how large a hit: one that is preempted and comes back has several.
+        self._hits: dict[str, list[tuple[int, int]]] = {}
         for iteration in plan["iterations"]:
             for entry in iteration["scheduled"]:
                 if entry["kind"] != "running":
-                    self._hit_tokens[entry["request"]] = entry["num_cached"]
+                    hit = (iteration["iteration"], entry["num_cached"])
+                    self._hits.setdefault(entry["request"], []).append(hit)
 
     def draw_header(self) -> None:
         """One line that says what ran."""
@@ -203,7 +205,9 @@ class PlanRenderer:
             row: list[RenderableType] = [Text(i, style=f"bold {self._colours[i]}"), entry["kind"]]
             row += [str(before), Text(str(now), style="bold"), str(known)]
             if bar_width:
-                row.append(Text(self._bar(i, before, now, known, bar_width, longest), style=self._colours[i]))
+                hits = [tokens for number, tokens in self._hits.get(i, ()) if number <= iteration["iteration"]]
+                cached = min(hits[-1], before) if hits else 0
+                row.append(Text(self._bar(cached, before, now, known, bar_width, longest), style=self._colours[i]))
             blocks = iteration["blocks"]["allocated"].get(i, [])
             row.append("#" + ranges(blocks, self._glyphs.dash, 3) if blocks else glyphs.dash)
             table.add_row(*row)
@@ -222,10 +226,9 @@ class PlanRenderer:
         """The first cells of a line that stands for many: how many, and whom."""
         return [f"{self._glyphs.more} {len(entries)} more", self._folding.names([e["request"] for e in entries])]
 
-    def _bar(self, request_id: str, before: int, now: int, known: int, width: int, longest: int) -> str:
+    def _bar(self, cached: int, before: int, now: int, known: int, width: int, longest: int) -> str:
         """Tokens drawn to one scale for all requests; what happens now is never too small to see."""
         scale = min(width / max(longest, 1), 1.0)
-        cached = min(self._hit_tokens.get(request_id, 0), before)
         # Where each part ends is rounded, not its length: then all parts together have the length of the whole.
         end_cached, end_before, end_now, end = (
             round(tokens * scale) for tokens in (cached, before, before + now, max(known, before + now))
