@@ -123,6 +123,13 @@ def test_mistakes_are_one_line(run: Run, command: str, code: int, said: str) -> 
     assert ended.out == ""
 
 
+def test_a_long_table_is_cut_and_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minivllm.entrypoints.cli.explain_view._SHOWN", 2)
+    rows = run("explain", "hit-rate", "-s", "kv-pressure", "--json").json["tables"][0]["rows"]
+    assert len(rows) > 2
+    assert f"and {len(rows) - 2} more (--json has all)" in run("explain", "hit-rate", "-s", "kv-pressure").out
+
+
 def test_what_is_the_same_for_the_whole_run_says_so(run: Run) -> None:
     ended = run("explain", "memory", "--request", "R0", "-s", "hello")
     assert ended.code == 0

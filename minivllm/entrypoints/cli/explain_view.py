@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from minivllm.maps.render.frame import Frame
     from minivllm.trace.reader import Log
 
+# Rows of one table, on the screen; JSON has all.
+_SHOWN = 40
+
 
 def draw_explanation(explanation: Explanation, log: Log, source: str, console: Console, *, ascii_only: bool) -> None:
     """Print an explanation.
@@ -64,7 +67,7 @@ def _draw_table(frame: Frame, rows: Rows) -> None:
         is_number = all(row[rows.columns.index(column)][:1].isdigit() for row in rows.rows)
         is_right = is_number and column not in ("how", "amount")
         table.add_column(column, overflow="fold", justify="right" if is_right else "left")
-    for row in rows.rows:
+    for row in rows.rows[:_SHOWN]:
         cells = [Text(cell) for cell in row]
         for cell in cells:
             if cell.plain in frame.colours:
@@ -72,3 +75,5 @@ def _draw_table(frame: Frame, rows: Rows) -> None:
         table.add_row(*cells)
     frame.print(Padding(Text(rows.title, style="bold"), (0, 0, 0, 2)))
     frame.print(Padding(table, (0, 0, 0, 4), expand=False))
+    if len(rows.rows) > _SHOWN:
+        frame.print(Padding(Text(f"and {len(rows.rows) - _SHOWN} more (--json has all)", style="dim"), (0, 0, 0, 4)))
