@@ -65,10 +65,16 @@ LangOption = Annotated[
 ]
 
 
-def language(asked: str | None) -> str:
-    """The language that a command speaks: the one asked for, or that of the environment; English if it is another."""
-    if asked is not None:
-        return asked
+def language(asked: str | None, *, ascii_only: bool = False) -> str:
+    """The language that a command speaks: the one asked for, or that of the environment; English if it is another.
+
+    Raises:
+        BadParameter: Chinese was asked for, and characters beyond ASCII are not wanted.
+    """
+    if asked == "zh" and ascii_only:
+        raise typer.BadParameter("--ascii cannot show --lang zh: leave one out")
+    if asked is not None or ascii_only:
+        return asked or "en"
     # An empty variable is as good as none, as for every other program.
     named = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
     return "zh" if named.lower().startswith("zh") else "en"

@@ -99,10 +99,12 @@ def _command(kind: str) -> Callable[..., None]:
         if lang is not None and kind not in _TOLD_IN_BOTH:
             told = " and ".join(f"map {name}" for name in _TOLD_IN_BOTH)
             raise typer.BadParameter(f"map {kind} is told in English only: leave out --lang, or take {told}")
-        view = MapView(kind, iteration, request, ascii_only or wanted == "ascii", language(lang))
+        ascii_only = ascii_only or wanted == "ascii"
+        view = MapView(kind, iteration, request, ascii_only, language(lang, ascii_only=ascii_only))
         check_outputs({"--output": output}, [log])
         # What concerns a request can stand anywhere.
-        chosen = fresh_log(log, scenario) if fresh else choose_log(log, scenario, iteration if request is None else None)
+        part = iteration if request is None else None
+        chosen = fresh_log(log, scenario) if fresh else choose_log(log, scenario, part)
         if wanted == "rich" or wanted == "ascii":
             _to_screen(view, chosen, width, output)
             if output is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -100,7 +101,7 @@ def trace(
     from minivllm.entrypoints.cli.trace_view import TraceView, parse_maps
 
     maps = parse_maps(map_)
-    lang = language(lang_)
+    lang = language(lang_, ascii_only=ascii_only)
     sampling = _given(max_tokens=max_tokens, temperature=temperature, seed=seed)
     engine = _given(
         model=model,
@@ -232,11 +233,28 @@ def _run(
     from minivllm.scenarios.run import run_scenario
     from minivllm.trace.plan_lines import write_plan_lines
 
-    run = run_scenario(scenario, engine, log_path=path, check=check, level=level, mp=mp, logits=logits)
+    before = _written(path)
+    try:
+        run = run_scenario(scenario, engine, log_path=path, check=check, level=level, mp=mp, logits=logits)
+    except KeyboardInterrupt:
+        if _written(path) != before:
+            note(f"log: {path}, up to where the run was interrupted")
+        raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            raise
+        raise OSError(
+            error.errno, f"{error.strerror}: the log needs room, or another place (--out)", str(path)
+        ) from None
     if plans is not None:
         is_async = run.log.header.config["scheduler_config"]["async_scheduling"]
         write_plan_lines(plans, run.log.events, is_async=is_async)
     return run
+
+
+def _written(path: Path) -> int | None:
+    """When a file was written last; None if there is none."""
+    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def _show(scenario: Scenario, run: TracedRun, view: TraceView, lang: str) -> None:
