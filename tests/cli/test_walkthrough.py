@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import sys
 import time
@@ -16,6 +17,7 @@ from minivllm.learning.progress import load_progress
 from minivllm.scenarios import definition
 from tests.cli.conftest import Run
 
+COMMAND = re.compile(r"`minivllm ([^`]+)`")
 PACKAGED = Path(definition.__file__).parent / "logs"
 
 
@@ -99,6 +101,12 @@ def test_without_a_place_for_progress_a_lesson_can_be_read(
     ended = run("walkthrough", "run", "plan")
     assert ended.code == 0
     assert "set MINIVLLM_HOME" in ended.err
+
+
+@pytest.mark.parametrize("command", sorted({c for h in lesson_heads() for c in COMMAND.findall(h.path.read_text())}))
+def test_a_command_in_a_text_works(run: Run, command: str) -> None:
+    ended = run(*command.split())
+    assert (ended.code, bool(ended.out)) == (0, True), ended.err
 
 
 class Typist:
