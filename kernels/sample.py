@@ -70,7 +70,7 @@ def draw_kernel(
 ):
     """The best token of one chunk of one row.
 
-    row    [ chunk 0: tile | tile | tile | tile ][ chunk 1 ][ ... ][ part ]
+    row    | chunk 0: tile, tile, tile, tile | chunk 1 | ... | part |
              each thread keeps the best of its own places; at the end the best of all threads, lowest token first
     """
     row = tl.program_id(1).to(tl.int64)
