@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -132,6 +133,8 @@ class EngineCoreProc(EngineCore):
         outputs = self.step()
         if outputs is not None and outputs.outputs:
             self.output_queue.put(outputs)
+            # Give the interpreter to the output thread, which would wait for a pause in the next step otherwise.
+            time.sleep(0)
 
     @on_map("dispatch", vllm="vllm/v1/engine/core.py::EngineCoreProc._handle_client_request")
     def _handle_client_request(self, message: _Input) -> None:
