@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from minivllm.config import CacheConfig, VllmConfig
 from minivllm.core.messages import SchedulerStats
 from minivllm.core.request import FinishReason
+from minivllm.outputs import RequestStateStats
 from minivllm.sampling_params import SamplingParams
 
 _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
@@ -34,6 +35,14 @@ class RequestTimes:
     scheduled: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
+    # By the wall clock: the only time that means something outside this process.
+    arrival_time: float = 0.0
+
+    def told(self, num_generation_tokens: int) -> RequestStateStats:
+        """What a caller gets to see of them."""
+        latency = self.first_token - self.arrival if self.first_token else 0.0
+        times = (self.arrival_time, self.scheduled, self.first_token, self.last_token)
+        return RequestStateStats(num_generation_tokens, *times, latency)
 
 
 class EngineMetrics:
@@ -112,7 +121,7 @@ class EngineMetrics:
 
     def record_arrival(self) -> RequestTimes:
         """A request came. Returns its times, which the other methods take."""
-        return RequestTimes(arrival=time.monotonic())
+        return RequestTimes(arrival=time.monotonic(), arrival_time=time.time())
 
     def record_step(self, stats: SchedulerStats) -> None:
         """What the core counted."""

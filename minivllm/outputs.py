@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from minivllm.logprobs import PromptLogprobs, SampleLogprobs
 
@@ -43,6 +43,27 @@ class CompletionOutput:
         self.stop_reason = new.stop_reason
 
 
+@dataclass(frozen=True, slots=True)
+class RequestStateStats:
+    """When what happened to a request. Upstream: vllm/v1/metrics/stats.py::RequestStateStats.
+
+    Attributes:
+        num_generation_tokens: Output tokens so far, of the completion that brought this.
+        arrival_time: When it came, by the wall clock.
+        scheduled_ts: When it was first planned; this and what follows by the monotonic clock, 0 for not yet.
+        first_token_ts: When its first token was there.
+        last_token_ts: When its last token so far was there.
+        first_token_latency: Seconds from its arrival to its first token.
+    """
+
+    num_generation_tokens: int
+    arrival_time: float
+    scheduled_ts: float
+    first_token_ts: float
+    last_token_ts: float
+    first_token_latency: float
+
+
 @dataclass(slots=True)
 class RequestOutput:
     """The state of one request.
@@ -55,6 +76,7 @@ class RequestOutput:
         finished: Whether all of them are done.
         num_cached_tokens: Prompt tokens that came from the prefix cache; None before the first output.
         prompt_logprobs: The scores of the prompt's tokens, if asked for. Nothing is known of the first one: None.
+        metrics: When what happened; None if the engine keeps no metrics (`disable_log_stats`).
     """
 
     request_id: str
@@ -64,6 +86,8 @@ class RequestOutput:
     finished: bool
     num_cached_tokens: int | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    # Two runs that give the same tokens give the same outputs, however long they took.
+    metrics: RequestStateStats | None = field(default=None, compare=False)
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Merge a later output into this one.
@@ -75,6 +99,7 @@ class RequestOutput:
         self.finished |= next_output.finished
         if next_output.num_cached_tokens is not None:
             self.num_cached_tokens = next_output.num_cached_tokens
+        self.metrics = next_output.metrics
         self.prompt_logprobs = self.prompt_logprobs or next_output.prompt_logprobs
         places = {completion.index: place for place, completion in enumerate(self.outputs)}
         for completion in next_output.outputs:

@@ -92,6 +92,7 @@ class RequestState:
             prompt_logprobs=self.logprobs_processor.take_prompt_logprobs(
                 once=self.request.sampling_params.output_kind is RequestOutputKind.DELTA
             ),
+            metrics=None if self.times is None else self.times.told(len(self.detokenizer.token_ids)),
         )
 
     def _make_completion(

@@ -222,7 +222,7 @@ def test_a_request_that_cannot_be_served_harms_nobody(tiny_model: Path) -> None:
             bad: list[tuple[Any, type[Exception], str]] = [
                 ("", ValueError, "the prompt is empty"),
                 ({"text": "a"}, ValueError, "a prompt has no 'text'"),
-                ([1, 2], ValueError, "a prompt is text or"),
+                (7, ValueError, "a prompt is text or"),
                 ({"prompt_token_ids": [7] * 200}, RequestRefusedError, "request 'r' can never run"),
             ]
             good = asyncio.create_task(outputs_of(engine, "good"))

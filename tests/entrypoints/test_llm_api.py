@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +263,19 @@ def test_a_recommendation_that_is_no_number_is_refused_by_its_file(tiny_model: P
     (folder / "generation_config.json").write_text(json.dumps({"temperature": "hot"}))
     with pytest.raises(ModelError, match=r"generation_config\.json: temperature must be a number, got 'hot'"):
         LLM(str(folder))
+
+
+def test_an_output_tells_when_what_happened(tiny_model: Path) -> None:
+    llm = LLM(model=str(tiny_model), **SMALL)
+    before, [first, second] = time.time(), llm.generate(["Once", "It was"], GREEDY)
+    times = first.metrics
+    assert times is not None
+    assert before <= times.arrival_time <= time.time()
+    assert 0 < times.scheduled_ts <= times.first_token_ts < times.last_token_ts
+    assert 0 < times.first_token_latency <= time.time() - before
+    assert times.num_generation_tokens == len(first.outputs[0].token_ids) == 8
+    assert second.metrics is not None
+    assert second.metrics.arrival_time >= times.arrival_time
+    [none] = LLM(model=str(tiny_model), **SMALL, disable_log_stats=True).generate("Once", GREEDY)
+    assert none.metrics is None
+    assert none.outputs[0].token_ids == first.outputs[0].token_ids
