@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from minivllm.engine.exceptions import EngineDeadError
 from minivllm.trace.probes.blocks import BlockProbes
 from tests.cli.conftest import Run
 
@@ -30,10 +31,17 @@ def test_an_interrupted_run_says_where_its_log_is_and_the_log_can_be_read(
     stop_after(1, KeyboardInterrupt(), monkeypatch)
     ended = run("trace", "Once upon a time", "--out", "cut.jsonl", "--map", "plan")
     assert (ended.code, ended.error) == (130, "interrupted")
-    assert "log: cut.jsonl, up to where the run was interrupted" in ended.err
+    assert "log: cut.jsonl, up to where the run ended" in ended.err
     again = run("map", "plan", "--log", "cut.jsonl", "--iteration", "0")
     assert again.code == 0
     assert "iteration 0" in again.out
+
+
+def test_a_core_that_died_is_one_line_and_its_log_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_after(1, EngineDeadError("the engine core's process was ended by SIGKILL"), monkeypatch)
+    ended = run("trace", "Once upon a time", "--out", "dead.jsonl")
+    assert (ended.code, ended.error) == (1, "the engine core's process was ended by SIGKILL")
+    assert "log: dead.jsonl, up to where the run ended" in ended.err
 
 
 def test_a_full_disk_names_the_log_and_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,11 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from minivllm.entrypoints.cli.map_view import MapView
 from minivllm.entrypoints.cli.plan_view import PlanView
 from minivllm.maps.folding import Folded, Folding
 from minivllm.maps.plan import plan_map
-from minivllm.trace.reader import Log, read_log
+from minivllm.trace.reader import Log, read_log, read_window
 from tests.trace.workloads import simulated_log, workload_of
 
 IDS = [f"R{number}" for number in range(64)]
@@ -97,3 +98,13 @@ def test_a_long_run_is_told_up_to_a_limit_and_then_says_how_to_see_the_rest() ->
 def test_iterations_with_the_same_requests_waiting_are_one_line() -> None:
     log = crowd(9, 2)
     assert "in each, 2 requests decoded one token, and 7 waited as before" in drawn(log)
+
+
+def test_the_story_above_a_state_map_is_folded_and_a_window_counts_all_tokens_of_a_request() -> None:
+    log = crowd(64, 64)
+    file = io.StringIO()
+    MapView("state", "0").draw(log, Console(file=file, width=120))
+    assert "… and 61 more in the same way: R3–R63." in file.getvalue()
+    assert log.path is not None
+    window = read_window(log.path, 4, 5)
+    assert "R0   [5 prompt tokens]   (6 tokens, length)" in drawn(window)

@@ -63,6 +63,12 @@ def user_errors(command: Callable[..., T]) -> Callable[..., T]:
                 raise
             lacking = isinstance(error, LackingError | MemoryError) or getattr(error, "is_lacking", False)
             fail(_message(error), LACKING if lacking else BAD_INPUT)
+        except RuntimeError as error:
+            from minivllm.engine.exceptions import EngineDeadError
+
+            if is_debug() or not isinstance(error, EngineDeadError):
+                raise
+            fail(str(error), BAD_INPUT)
         except (LookupError, TypeError, AttributeError, AssertionError) as error:
             if is_debug() or not isinstance(log := kwargs.get("log"), Path):
                 raise

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from minivllm.entrypoints.cli.choosing import check_iteration_option, check_request, choose_iterations
 from minivllm.entrypoints.cli.plan_view import PlanView
+from minivllm.maps.folding import Folding
 from minivllm.maps.plan import plan_map
 from minivllm.maps.render.frame import Frame
 from minivllm.maps.stages import requests_of
@@ -226,8 +227,9 @@ def _draw_state(view: MapView, log: Log, chosen: list[int], console: Console) ->
         narration = {entry["iteration"]: entry["narration"] for entry in plan_map(log, view.lang)["iterations"]}
         frame.draw_header()
     renderer = StateRenderer(state, log.header, console, ascii_only=view.ascii_only)
+    folding = Folding(state["requests"], view.lang, view.request)
     for iteration in state["iterations"]:
-        for sentence in narration.get(iteration["iteration"], []):
+        for sentence in folding.sentences(narration.get(iteration["iteration"], [])):
             frame.print(frame.sentence(sentence))
         renderer.draw(iteration)
 

@@ -236,9 +236,9 @@ def _run(
     before = _written(path)
     try:
         run = run_scenario(scenario, engine, log_path=path, check=check, level=level, mp=mp, logits=logits)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError):
         if _written(path) != before:
-            note(f"log: {path}, up to where the run was interrupted")
+            note(f"log: {path}, up to where the run ended")
         raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):

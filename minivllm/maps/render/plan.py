@@ -134,7 +134,7 @@ class PlanRenderer:
                 line.append(f"{self._glyphs.more}{printable(request['prompt'][-_END_OF_PROMPT:])}", style="dim")
         line.append(printable(request["text"]))
         reason = request["finish_reason"] or "not finished"
-        count = len(request["output_token_ids"])
+        count = request["num_output_tokens"]
         line.append(f"  ({count} {'token' if count == 1 else 'tokens'}, {reason})", style="dim")
         return line
 
