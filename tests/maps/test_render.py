@@ -140,3 +140,11 @@ def test_a_bar_shows_the_hit_of_its_own_admission_and_not_of_a_later_one() -> No
         is_later = iteration["iteration"] >= came_back["iteration"]
         runs = any(entry["request"] == "R2" for entry in iteration["scheduled"])
         assert ("▒▒▒▒" in file.getvalue().partition("owed")[2]) == (runs and is_later)
+
+
+@pytest.mark.parametrize("width", [80, 120, 160])
+def test_no_cell_of_a_plan_is_cut_in_the_middle_of_a_word(width: int) -> None:
+    for name in ("mixed-batch", "thrash", "kv-pressure", "priority", "long-prefill-interference", "n2"):
+        log = read_log(get_scenario(name).log_path)
+        cut = [line for line in drawn(log, width).splitlines() if re.search(r"\w…", line)]
+        assert not cut, (name, cut)

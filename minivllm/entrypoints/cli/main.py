@@ -135,5 +135,5 @@ def _usage(error: Exception) -> int:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "minivllm"
         message = error.format_message().rstrip(".").removeprefix("Invalid value: ").replace("Value error, ", "")  # type: ignore[attr-defined]
-        say(f"{message}. See: {command} --help")
+        say(f"{message}{'' if message.endswith('?') else '.'} See: {command} --help")
     return USAGE

@@ -18,6 +18,8 @@ from minivllm.sourcemap.locate import shown
 from minivllm.trace.events import Header
 
 _NARROW = 80
+# Below, columns have short names, and numbers that do not follow one another are cut short.
+_ROOM_FOR_NAMES, _ROOM_FOR_WORDS = 100, 136
 _MAX_REQUESTS = 16
 # A longer prompt is shown by its end, where the answer goes on.
 _MAX_PROMPT, _END_OF_PROMPT = 280, 60
@@ -209,7 +211,7 @@ class PlanRenderer:
                 cached = min(hits[-1], before) if hits else 0
                 row.append(Text(self._bar(cached, before, now, known, bar_width, longest), style=self._colours[i]))
             blocks = iteration["blocks"]["allocated"].get(i, [])
-            row.append("#" + ranges(blocks, self._glyphs.dash, 3) if blocks else glyphs.dash)
+            row.append(f"#{self._ranges(blocks)}" if blocks else glyphs.dash)
             table.add_row(*row)
         for entry in self._folding.rows(iteration["not_scheduled"], itemgetter("reason"), itemgetter("request")):
             if isinstance(entry, Folded):
@@ -252,13 +254,13 @@ class PlanRenderer:
         table.add_column(place_name, justify="right", no_wrap=True)
         table.add_column("request", no_wrap=True)
         is_narrow = self._width < _NARROW
-        table.add_column("query" if is_narrow else "query_start_loc", no_wrap=True)
+        table.add_column("query" if self._width < _ROOM_FOR_NAMES else "query_start_loc", no_wrap=True)
         table.add_column("seq_len", justify="right", no_wrap=True)
         if not is_narrow:
             table.add_column("positions", no_wrap=True)
             table.add_column("slots", no_wrap=True, overflow="ellipsis")
         table.add_column("logits row", overflow="ellipsis", no_wrap=True)
-        not_sampled = ", thrown away" + (": more of it is still to compute" if self._width >= 110 else "")
+        not_sampled = ", thrown away" + (": more of it is still to compute" if self._width >= _ROOM_FOR_WORDS else "")
         kinds = {e["request"]: e["kind"] for e in iteration["scheduled"]}
         places = list(enumerate(batch["order"]))
         for entry in self._folding.rows(places, lambda place: kinds.get(place[1]), itemgetter(1)):
@@ -278,8 +280,8 @@ class PlanRenderer:
                 str(batch["seq_lens"][k]),
             ]
             if not is_narrow:
-                cells.append(ranges(batch["positions"][start:end], dash))
-                cells.append(ranges(batch["slot_mapping"][start:end], dash, 3))
+                cells.append(self._ranges(batch["positions"][start:end]))
+                cells.append(self._ranges(batch["slot_mapping"][start:end]))
             is_sampled = bool(iteration["sampled"].get(request_id))
             table.add_row(*cells, ranges(rows, dash) + ("" if is_sampled else not_sampled))
         return table
@@ -298,6 +300,12 @@ class PlanRenderer:
             if order != batch["order"]:
                 text = f"kept in slots instead of rows, the order would be {', '.join(order)}: {self._numbers(starts)}"
                 yield Text(text, style="dim")
+
+    def _ranges(self, numbers: list[int]) -> str:
+        """Numbers in as few characters as there is room for: "3, 7–12 and 4 more", or only "3 …"."""
+        if self._width >= _ROOM_FOR_NAMES:
+            return ranges(numbers, self._glyphs.dash, 3)
+        return re.sub(r" and \d+ more$", f" {self._glyphs.more}", ranges(numbers, self._glyphs.dash, 1))
 
     def _numbers(self, numbers: list[int], limit: int = 12) -> str:
         more = [self._glyphs.more] if len(numbers) > limit else []
