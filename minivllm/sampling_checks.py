@@ -6,6 +6,7 @@ Upstream: SamplingParams.__post_init__ and SamplingParams._verify_args in vllm/s
 from __future__ import annotations
 
 import math
+import numbers
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,10 +22,32 @@ MAX_BAD_WORD_CHARS = 4096
 # The worker keeps parameters in arrays of 32 bits.
 _MAX_INT32 = 2**31 - 1
 _MAX_NUMBER = 2**1000
+_NUMBERS = frozenset(
+    [
+        "n",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "logprobs",
+        "prompt_logprobs",
+        "max_tokens",
+        "min_tokens",
+    ]
+)
 
 
 def normalize(params: SamplingParams) -> None:
     """Bring what means the same into one form."""
+    for name in _NUMBERS:
+        value = getattr(params, name)
+        if type(value) not in (int, float, bool) and isinstance(value, numbers.Real):  # NumPy's, which no message takes
+            plain: int | float = int(value) if isinstance(value, numbers.Integral) else float(value)
+            msgspec.structs.force_setattr(params, name, plain)
     changes: dict[str, Any] = {}
     for name, off in (("stop_token_ids", ()), ("bad_words", ()), ("allowed_token_ids", None)):
         value = getattr(params, name)

@@ -6,8 +6,11 @@ import re
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from minivllm.core.messages import EngineCoreRequest
+from minivllm.engine.wire import encode
 from minivllm.sampling_params import SamplingParams
 
 
@@ -75,6 +78,23 @@ def test_a_value_without_meaning_is_refused_with_its_limit(params: dict[str, Any
 )
 def test_forms_that_mean_the_same_become_one(params: dict[str, Any], name: str, value: Any) -> None:
     assert getattr(SamplingParams(**params), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "plain"),
+    [
+        ("temperature", np.float64(0.5), 0.5),
+        ("temperature", np.float32(0.001), 0.01),  # raised, as plain ones are
+        ("max_tokens", np.int64(5), 5),
+        ("seed", np.int32(3), 3),
+        ("top_k", np.uint8(7), 7),
+    ],
+)
+def test_numbers_of_numpy_are_numbers_in_every_process(name: str, value: Any, plain: float) -> None:
+    params = SamplingParams(**{name: value})
+    assert type(getattr(params, name)) is type(plain)
+    assert getattr(params, name) == plain
+    encode(EngineCoreRequest("a", [1], params))
 
 
 def test_parameters_survive_the_way_to_the_core() -> None:
