@@ -96,7 +96,7 @@ def test_an_interrupt_ends_with_130_and_leaves_a_log_that_can_be_read(
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
-    assert err == "error: interrupted\n"
+    assert err == f"log: {out}, up to where the run ended\nerror: interrupted\n"
     log = read_log(out)
     assert log.events
     assert not log.truncated
