@@ -139,7 +139,7 @@ def _chunks(log: Log, request: str) -> Explanation:
         request=request,
         iteration=first.step,
         tables=[Table("chunks", ("iteration", "tokens", "budget", "of the prompt"), rows)],
-        hint=f"why {request} partial",
+        hint=f"why {request} partial" if len(chunks) > 1 else f"explain alloc --request {request}",
     )
     if hit + sum(sizes) < prompt:
         explanation.more.append(f"{prompt - hit - sum(sizes)} tokens of it were not computed before the log ended.")

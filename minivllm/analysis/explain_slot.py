@@ -163,7 +163,7 @@ def _compare_with_worker(log: Log, explanation: Explanation, part: _Part) -> Non
     explanation.values |= {"slots_written": len(taken), "different_slots": len(set(taken))}
     explanation.more.append(
         f"In iteration {part.step}, {counted(len(taken), 'token')} went to "
-        f"{counted(len(set(taken)), 'different slot')}."
+        + (f"{len(set(taken))} different slots." if len(taken) > 1 else "one slot.")
     )
     if place < 0 or explanation.request not in event.data["order"]:
         return

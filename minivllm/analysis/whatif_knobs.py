@@ -141,8 +141,8 @@ def _knob(name: str) -> Knob:
     if plain in KNOBS:
         return KNOBS[plain]
     close = difflib.get_close_matches(plain, KNOBS, 1)
-    hint = f"did you mean {close[0]} ({KNOBS[close[0]].allowed})? " if close else ""
-    raise KnobError(f"there is no setting {name!r}; {hint}There are: {', '.join(KNOBS)}")
+    hint = f"did you mean {close[0]} ({KNOBS[close[0]].allowed})? There are" if close else "there are"
+    raise KnobError(f"there is no setting {name!r}; {hint}: {', '.join(KNOBS)}")
 
 
 def with_settings(config: VllmConfig, settings: Mapping[str, Any]) -> VllmConfig:

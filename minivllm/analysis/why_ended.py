@@ -36,7 +36,27 @@ def finished(log: Log, request: str, iteration: int | None) -> Answer:
         answer.ours, answer.vllm = event.src or _ABORT[0], event.ref or _ABORT[1]
     if isinstance(stop_reason, str):
         answer.more.append("The core knows no text: the frontend found the stop string, and aborted the request there.")
+    if reason == "abort":
+        answer.more += _left_behind(log, request)
     return answer
+
+
+def _left_behind(log: Log, request: str) -> list[str]:
+    """What an abort leaves: a token of the step that was running, and blocks."""
+    said: list[str] = []
+    abort = next((e for e in log.events if e.kind == "requests.aborted" and request in e.data["ended"]), None)
+    if abort is None:
+        return said
+    for event in log.events:
+        if event.kind == "update" and event.step >= abort.step:
+            dropped = event.data["sampled"].get(request, [])[len(event.data["emitted"].get(request, [])) :]
+            said += [
+                f"The step that was running still computed token {token} for it: thrown away." for token in dropped
+            ]
+        if event.kind == "kv.freed" and event.request == request and event.step == abort.step:
+            count = len(event.data["blocks"])
+            said.append(f"Its {counted(count, 'block')} went back at once: free for the next plan.")
+    return said
 
 
 def _end(log: Log, request: str) -> tuple[int, str, int | str | None, Event]:

@@ -10,11 +10,23 @@ from typing import Any
 
 from minivllm.analysis.answer import Answer, CannotKnowError, counted
 from minivllm.analysis.iteration import Iteration
-from minivllm.analysis.moments import answer_for, moments, pick
+from minivllm.analysis.moments import answer_for, few, moments, pick
 from minivllm.analysis.recompute import why_not_scheduled
 from minivllm.maps.reasons import detail
 from minivllm.trace.events import Event
 from minivllm.trace.reader import Log
+
+# What was in the way, in a few words: the codes are those of the scheduler's `Reason`.
+_SHORT = {
+    "token_budget": "the token budget was spent",
+    "max_num_seqs": "all places were taken (max_num_seqs)",
+    "no_free_blocks": "there were not enough free blocks",
+    "full_sequence_does_not_fit": "a whole sequence had to fit, and did not",
+    "preempted_this_step": "the iteration had preempted somebody, so nobody entered",
+    "chunked_prefill_off": "a prompt could not be cut, and was longer than what the budget had left",
+    "paused_new": "new requests were paused",
+    "paused_all": "the engine was paused",
+}
 
 # ---- left out --------------------------------------------------------------------------------------------------------
 
@@ -116,19 +128,18 @@ def preempted(log: Log, request: str, iteration: int | None) -> Answer:
         answer.more.append(f"priority: the least important gives way ({order}).")
     times = len(moments(log, request, "preempted"))
     answer.more.append(f"It happened to {request} {counted(times, 'time')} in this run.")
-    answer.more += _comeback(log, request, it.step)
+    answer.more += _comeback(log, request, it.step, lost)
     return answer
 
 
-def _comeback(log: Log, request: str, step: int) -> list[str]:
+def _comeback(log: Log, request: str, step: int, lost: int) -> list[str]:
     for event in log.events:
         if event.kind == "schedule" and event.step > step and request in event.data["resumed"]:
             hit = next((hit for i, _, hit in event.data["prefix_cache"] if i == request), 0)
             known = event.data["num_tokens"][request]
             again = f"{hit} of its {known} tokens were still cached, the rest is computed again"
-            return [
-                f"It came back in iteration {event.step}: {again if hit else f'all {known} tokens are computed again'}."
-            ]
+            anew = f"none of its {known} tokens was cached: all are computed, {lost} of them again"
+            return [f"It came back in iteration {event.step}: {again if hit else anew}."]
     return ["It had not come back when the log ends."]
 
 
@@ -174,7 +185,8 @@ def waited(log: Log, request: str, iteration: int | None) -> Answer:
     steps = reasons.total()
     end = f"until iteration {first.step}" if first is not None else "to the end of the log"
     text = f"{request} waited {counted(steps, 'iteration')}, from {arrived.step} {end}"
-    text += (": " + ", ".join(f"{counted(n, 'time')} {r}" for r, n in reasons.most_common()) if reasons else "") + "."
+    what = [f"{counted(n, 'time')} {_SHORT.get(r, r)}" for r, n in reasons.most_common()]
+    text += f": {', '.join(what)}." if what else "."
     numbers: dict[str, Any] = {"arrived": arrived.step, "iterations": steps, **reasons}
     if first is not None:
         numbers["first_scheduled"] = first.step
@@ -186,6 +198,8 @@ def waited(log: Log, request: str, iteration: int | None) -> Answer:
         answer.more.append(f"in time: {numbers['queue_ms']} ms in the queue.")
     if ahead:
         answer.more.append(f"Admitted in the meantime: {', '.join(ahead)}.")
+    if again := moments(log, request, "preempted"):
+        answer.more.append(f"It was preempted later, and waited again: {few(again)} (ask for preempted).")
     if log.header.config["scheduler_config"]["policy"] == "priority":
         answer.more.append(
             "Priority orders the queue, and picks the victims when blocks run out; as long as there are blocks and "

@@ -61,6 +61,7 @@ def test_it_follows_what_was_counted() -> None:
 def test_hits_without_a_common_prefix_are_of_those_who_came_back() -> None:
     answer = explain(recorded("kv-pressure"), "hit-rate")
     assert any("came from preempted requests" in line for line in answer.more)
+    assert any("its own hit rate of this run would be 0 of 29 tokens" in line for line in answer.more)
 
 
 def test_a_blocked_request_is_not_counted_until_it_gets_in() -> None:

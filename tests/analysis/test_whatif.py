@@ -152,7 +152,7 @@ def test_values_are_read_in_the_form_of_a_command_line() -> None:
     ("text", "message"),
     [
         ("max_num_seq=3", "did you mean max_num_seqs"),
-        ("colour=red", "There are: max_num_batched_tokens, max_num_seqs, num_gpu_blocks"),
+        ("colour=red", "there are: max_num_batched_tokens, max_num_seqs, num_gpu_blocks"),
         ("max_num_seqs", "give it a value: max_num_seqs=…, a whole number from 1"),
         ("max_num_seqs=", "give it a value"),
         ("max_num_seqs=0", "max_num_seqs is a whole number from 1; it cannot be '0'"),

@@ -184,3 +184,31 @@ def test_every_question_of_every_request_has_an_answer_with_its_places(scenario:
             assert locate(answer.ours) is not None
             assert "::" in answer.vllm
             assert answer.as_dict()["source"]["ours"].count(":") == 1
+
+
+def test_an_abort_says_what_became_of_the_token_and_the_blocks() -> None:
+    answer = why(recorded("abort-in-flight"), "R1", "finished")
+    assert "Its 2 blocks went back at once: free for the next plan." in answer.more
+    assert "The step that was running still computed token 339 for it: thrown away." in answer.more
+
+
+def test_waiting_is_told_in_words_and_with_a_later_preemption() -> None:
+    answer = why(recorded("kv-pressure"), "R2", "waited")
+    assert any("preempted later" in line for line in answer.more)
+    waits = why(recorded("priority"), "R2", "waited")
+    assert "all places were taken (max_num_seqs)" in waits.answer
+    assert "max_num_seqs" in waits.arithmetic
+
+
+def test_a_request_that_comes_back_without_a_hit_computes_again_what_it_lost() -> None:
+    log = recorded("kv-pressure")
+    request, step = first(log, "preempted")
+    lost = next(e for e in log.events if e.kind == "schedule" and e.step == step).data["preemptions"][0][1]
+
+    def forget_the_hit(events: list[Event]) -> None:
+        for event in events:
+            if event.kind == "schedule" and request in event.data["resumed"]:
+                event.data["prefix_cache"] = [[who, n, 0] for who, n, _ in event.data["prefix_cache"]]
+
+    answer = why(changed(log, forget_the_hit), request, "preempted", step)
+    assert any(f"all are computed, {lost} of them again" in line for line in answer.more)

@@ -161,6 +161,27 @@ FIXTURES: dict[str, tuple[str, Callable[[list[Event]], None]]] = {
 }
 
 
+def _let_the_second_in_first(events: list[Event]) -> None:
+    data = _of(events, "schedule", lambda d: len(d["new"]) > 1).data
+    place = len(data["running"])
+    data["new"][:2] = data["new"][1::-1]
+    data["scheduled"][place : place + 2] = data["scheduled"][place : place + 2][::-1]
+    data["running_scheduled"][place : place + 2] = data["running_scheduled"][place : place + 2][::-1]
+
+
+@pytest.mark.parametrize(
+    ("rule", "scenario", "change"),
+    [
+        ("INV-13", "priority", _let_the_second_in_first),
+        ("INV-13", "kv-pressure", _let_the_second_in_first),
+        ("INV-27", "hello", _set("output.text", lambda d: d.update(delta=d["delta"] * 2, sent=2 * d["sent"]))),
+    ],
+)
+def test_slips_that_an_engine_made(rule: str, scenario: str, change: Callable[[list[Event]], None]) -> None:
+    """The queue was served from its end, and a piece of text was sent twice with a count that agreed."""
+    assert rule in broken(spoilt(recorded(scenario), change))
+
+
 @pytest.mark.parametrize("rule", [rule.id for rule in all_invariants()])
 def test_every_invariant_has_a_run_that_breaks_it(rule: str) -> None:
     name, change = FIXTURES[rule]

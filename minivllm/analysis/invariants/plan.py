@@ -102,7 +102,7 @@ def _hits(it: Iteration) -> dict[str, int]:
 
 @invariant(
     "INV-13",
-    "Running requests come before waiting ones, and nobody is admitted in a step that preempted.",
+    "Running requests come before waiting ones; those enter in their queue's order, and not in a step that preempted.",
     reason="Who has blocks finishes first and gives them back; to admit while evicting would thrash.",
     map="plan",
     bug="vLLM #49097: a preemption before the cursor moved the list under the loop, and a request was passed over",
@@ -133,6 +133,7 @@ def order_of_service(it: Iteration) -> Iterator[str]:
         yield f"the running list became {plan['running_scheduled']}, it was {state.running}"
     if set(admitted) != {request for request in planned if kinds[request] != "running"}:
         yield "those who joined the running list are not those who were admitted"
+    yield from _out_of_turn(it, admitted)
     left = set(state.waiting) | set(state.skipped_waiting)
     left = (left | set(plan["preempted"])) - set(admitted)
     if not set(plan["waiting_scheduled"]) <= left:
@@ -140,6 +141,24 @@ def order_of_service(it: Iteration) -> Iterator[str]:
     lost = left - set(plan["waiting_scheduled"]) - set(it.after.skipped_waiting)
     lost = {request for request in lost if not it.after.requests[request].is_finished}
     yield from (f"{request} waited and is in no queue any more" for request in sorted(lost))
+
+
+def _out_of_turn(it: Iteration, admitted: list[str]) -> Iterator[str]:
+    """Who entered before somebody ahead of it in the queue that no rule had passed over."""
+    state, passed_over = it.state_at("schedule"), {entry["request"] for entry in it.the("schedule")["not_scheduled"]}
+    queue = [*state.skipped_waiting, *state.waiting]
+    if it.run.scheduler_config["policy"] == "priority":
+        if any(request not in it.run.arrival for request in queue):
+            return
+        queue.sort(key=lambda request: (it.run.arrival[request], request))
+    ahead = [request for request in queue if request not in passed_over]
+    for request in admitted:
+        if request not in ahead:
+            continue
+        if ahead[0] != request:
+            yield f"{request} entered, and {ahead[0]} was ahead of it in the queue"
+            return
+        ahead.remove(request)
 
 
 @invariant(

@@ -33,10 +33,26 @@ def pieces(it: Iteration) -> Iterator[str]:
             now = data["delta"] + data["held"]
             if not now.startswith(held):
                 yield f"{request} held back {held!r}, and went on with {now[: len(held)]!r}"
+            elif not _is_said_by(now[len(held) :], [text for _, text in data["tokens"]]):
+                said = "".join(text for _, text in data["tokens"])
+                yield f"{request} got the text {now[len(held) :]!r} for tokens that say {said!r}"
         sent[request] = (data["sent"], data["held"])
     texts = {event.request for event in it.all("output.text")}
     missing = [r for r in update["emitted"] if r not in texts and texts | it.before.frontend.keys()]
     yield from (f"{request} was told tokens, and no text came of them" for request in missing)
+
+
+def _is_said_by(text: str, tokens: list[str]) -> bool:
+    """Whether a text is that of some tokens, as far as single tokens can tell.
+
+    Special tokens may be left out, spaces may belong to the place of a token, and parts of a character say nothing.
+    """
+    if any(_BROKEN_CHARACTER in part for part in (text, *tokens)):
+        return True
+    rest = "".join(text.split())
+    for token in tokens:
+        rest = rest.removeprefix("".join(token.split()))
+    return not rest
 
 
 @invariant(

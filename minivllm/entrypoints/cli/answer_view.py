@@ -47,8 +47,8 @@ def draw_answer(answer: Answer, log: Log, source: str, console: Console, *, asci
         frame.print(frame.sentence(line))
     frame.print(Text("  here  ", style="dim").append_text(frame.place(answer.ours)))
     frame.print(Text(f"  vLLM  {answer.vllm}", style="dim"))
-    command, _, options = _filled(answer.hint, log).partition(" ")
-    note(f"next: minivllm {command} {source} {options}".rstrip())
+    words, dashes, options = _filled(answer.hint, log).partition("--")
+    note(f"next: minivllm {words.rstrip()} {source} {dashes}{options}".rstrip())
 
 
 def _filled(hint: str, log: Log) -> str:

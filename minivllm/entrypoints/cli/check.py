@@ -70,7 +70,7 @@ def check(
         _draw(verdicts, console, ascii_only)
         if failed:
             _draw_place(failed[0], chosen, console, ascii_only)
-        _say_next(failed, chosen, scenario)
+        _say_next(verdicts, chosen, scenario)
     if failed:
         raise typer.Exit(BAD_INPUT)
 
@@ -132,11 +132,14 @@ def _draw_place(verdict: Verdict, log: Log, console: Console, ascii_only: bool) 
         note(f"the {verdict.invariant.map} map of iteration {step} cannot be drawn: its events do not fit together")
 
 
-def _say_next(failed: list[Verdict], log: Log, scenario: str | None) -> None:
+def _say_next(verdicts: list[Verdict], log: Log, scenario: str | None) -> None:
+    failed = [verdict for verdict in verdicts if verdict.status == "violated"]
     source = f"-s {scenario}" if scenario is not None else f"--log {log.path}"
     if failed:
-        note(f"{len(failed)} invariants do not hold")
+        note("1 invariant does not hold" if len(failed) == 1 else f"{len(failed)} invariants do not hold")
         first = failed[0]
         note(f"next: minivllm map {first.invariant.map} {source} --iteration {first.violations[0][0]}")
+    elif not any(verdict.status == "ok" for verdict in verdicts):
+        note("nothing was checked: the log holds none of the events that these rules are about")
     else:
         note(f"next: minivllm map state {source}")

@@ -70,19 +70,23 @@ def user_errors(command: Callable[..., T]) -> Callable[..., T]:
                 raise
             fail(str(error), BAD_INPUT)
         except (LookupError, TypeError, AttributeError, AssertionError) as error:
-            if is_debug() or not isinstance(log := kwargs.get("log"), Path):
+            logs = [Path(str(kwargs[name])) for name in ("log", "a", "b") if kwargs.get(name) is not None]
+            logs = [log for log in logs if log.is_file()]
+            if is_debug() or not logs:
                 raise
-            fail(_fault(log, error), BAD_INPUT)
+            fail(_fault(logs, error), BAD_INPUT)
 
     return guarded
 
 
-def _fault(log: Path, error: Exception) -> str:
-    """What is wrong with a log over which a command has stumbled: somebody has changed it."""
+def _fault(logs: list[Path], error: Exception) -> str:
+    """What is wrong with a log over which a command has stumbled (a comparison has two): somebody has changed it."""
     from minivllm.trace.faults import first_fault
 
-    fits_not = f"{log}: its events do not fit together ({type(error).__name__}: {error})"
-    return f"{first_fault(log) or fits_not}; was it changed by hand? --debug shows where it was missed"
+    names = " or ".join(map(str, logs))
+    fits_not = f"{names}: its events do not fit together ({type(error).__name__}: {error})"
+    fault = next(filter(None, map(first_fault, logs)), fits_not)
+    return f"{fault}; was it changed by hand? --debug shows where it was missed"
 
 
 def _message(error: Exception) -> str:
