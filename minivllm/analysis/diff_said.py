@@ -61,8 +61,10 @@ def logits_sentences(differences: list[LogitsDifference], sides: Sides) -> Itera
         return
     count = sum(d.differing for d in differing)
     largest = max(d.largest for d in differing)
-    largest_said = f"the largest difference is {largest:.4g}"
+    largest_said = f"the largest difference is {largest:.4g}" if largest else "no difference is as large as 0.0001"
     yield f"{count} of {counted(rows, 'row')} of logits are not the same to the last bit; {largest_said}."
+    if any(d.a == d.b for d in differing):
+        yield "A log keeps four digits of a logit, and a checksum of the whole row: what looks equal may differ behind."
     for d in differing[:_NAMED]:
         text = f"{d.request} differs from row {d.first} on (iteration {d.iteration} {sides.a})"
         if d.flipped is None:

@@ -292,6 +292,15 @@ def test_a_last_bit_is_found_and_called_harmless(with_logits: Log) -> None:
     assert "its likeliest token is the same in every row" in text
 
 
+def test_a_difference_behind_the_digits_of_the_log_is_not_called_zero(with_logits: Log) -> None:
+    def nudge(events: list[Event]) -> None:
+        row(events, "R1", 2)["checksum"] = "00000000"
+
+    text = " ".join(logits_sentences(logits_differences(with_logits, changed(with_logits, nudge)), Sides()))
+    assert "no difference is as large as 0.0001" in text
+    assert "A log keeps four digits of a logit" in text
+
+
 def test_another_likeliest_token_is_said_to_change_all_that_follows(with_logits: Log) -> None:
     def flip(events: list[Event]) -> None:
         for number in (1, 2, 3):
