@@ -34,9 +34,14 @@ def why(log: Log, request: str, question: str | None = None, iteration: int | No
         CannotKnowError: The log does not hold what the answer rests on.
         ValueError: It did not happen (in that iteration).
     """
-    if question is None:
-        question = _question(log, request, iteration)
-    return QUESTIONS[question](log, request, iteration)
+    asked = question or _question(log, request, iteration)
+    try:
+        return QUESTIONS[asked](log, request, iteration)
+    except ValueError as error:
+        if question is not None or iteration is None or asked != "finished":
+            raise
+        nothing = f"nothing kept {request} from going on in iteration {iteration}, so there is nothing to ask"
+        raise type(error)(f"{nothing}: {error}") from None
 
 
 def _question(log: Log, request: str, iteration: int | None) -> str:

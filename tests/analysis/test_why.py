@@ -212,3 +212,8 @@ def test_a_request_that_comes_back_without_a_hit_computes_again_what_it_lost() -
 
     answer = why(changed(log, forget_the_hit), request, "preempted", step)
     assert any(f"all are computed, {lost} of them again" in line for line in answer.more)
+
+
+def test_an_iteration_that_raises_no_question_says_so() -> None:
+    with pytest.raises(ValueError, match=r"nothing kept R0 from going on in iteration 2.* it ended in iteration"):
+        why(recorded("hello"), "R0", None, 2)
