@@ -323,7 +323,7 @@ def test_only_a_terminal_is_kept_from_control_characters(monkeypatch: pytest.Mon
 
 
 def test_a_long_run_is_drawn_without_what_is_always_the_same(run: Run) -> None:
-    sampling = ["trace", "a", "--max-tokens"]
+    sampling = ["trace", "a", "--map", "plan", "--max-tokens"]
     ended = run(*sampling, "16", "--width", "100")
     drawn = re.findall(r"iteration (\d+) ", ended.out)
     last = run("map", "plan", "--iteration", "last", "--json").json["iterations"][0]["iteration"]

@@ -164,7 +164,9 @@ def test_calls_are_answered_by_their_id_between_two_steps(bench: Callable[..., B
     b = bench()
     b.send(UtilityCall(3, "reset_prefix_cache"), core_request("runs"))
     b.turn()
-    b.send(UtilityCall(4, "reset_prefix_cache"), UtilityCall(5, "shutdown"), UtilityCall(6, "reset_prefix_cache", [1]))
+    b.send(
+        UtilityCall(4, "reset_prefix_cache"), UtilityCall(5, "shutdown"), UtilityCall(6, "reset_prefix_cache", [1, 2])
+    )
     b.turn()
     first, _, second, unknown, wrong, _ = put_out(b.core)
     assert first == UtilityOutput(3, True)

@@ -39,7 +39,7 @@ def add_commands(group: typer.Typer) -> None:
         name = command.__name__
         lines = (
             f"minivllm bench {name}",
-            f"minivllm bench {name} --model FOLDER --vllm-python ~/vllm/bin/python --json",
+            f"minivllm bench {name} --dtype bfloat16 --json",
         )
         group.command(name, epilog=examples(*lines))(user_errors(command))
 
