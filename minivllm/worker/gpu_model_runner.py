@@ -10,8 +10,10 @@ Upstream: vllm/v1/worker/gpu_model_runner.py::GPUModelRunner. (It runs on a CPU 
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from minivllm.attention.backend import AttentionBackend, AttentionMetadata
@@ -67,12 +69,11 @@ class GPUModelRunner:
         self._state: ExecuteModelState | None = None
 
     def initialize_kv_cache(self, num_blocks: int) -> None:
-        """Allocate the pages of every layer. They are not cleared: only slots that were written are ever read, and on a
-        CPU an untouched page costs no memory."""
+        """Allocate the pages of every layer, all zeros."""
         config = self.model.config
         shape = self.attention.kv_cache_shape(num_blocks, self._block_size, config.num_key_value_heads, config.head_dim)
         self.kv_caches = [
-            torch.empty(shape, device=self._device, dtype=self._dtype) for _ in range(config.num_hidden_layers)
+            _zeros(shape, self._dtype, self._device) for _ in range(config.num_hidden_layers)
         ]
 
     @on_map("run the model", vllm=f"{_V1}.execute_model", plane="data", process="worker")
@@ -185,3 +186,16 @@ def _new_batch(vllm_config: VllmConfig) -> BatchState:
     if vllm_config.batch == "rows":
         return InputBatch(columns, limits.max_num_seqs)
     return RequestSlots(columns, limits.max_num_seqs)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros, as vLLM's pages are at the start: whoever reads a slot too early reads a number, the same in every run.
+
+    On a CPU the memory comes from the operating system already cleared, so that an untouched page costs nothing.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size, alignment = math.prod(shape) * dtype.itemsize, 64
+    memory = np.zeros(size + alignment, dtype=np.uint8)
+    start = -memory.ctypes.data % alignment
+    return torch.from_numpy(memory[start : start + size]).view(dtype).view(shape)

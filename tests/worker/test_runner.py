@@ -176,3 +176,10 @@ def test_drafts_have_logits_rows_of_their_own(driver: PlanDriver) -> None:
     assert driver.facts.order == ["a", "b"]
     assert driver.facts.query_start_loc == [0, 4, 5]
     assert driver.facts.logits_indices == [0, 1, 2, 3, 4]
+
+
+def test_pages_are_zeros_whatever_the_memory_held_before(tiny_llama: Path) -> None:
+    for size in [64, 256, 1024, 4096, 1 << 16] * 50:
+        torch.full((size,), torch.nan)  # freed at once, for the next who asks for memory
+    caches = make_worker(tiny_llama, "slots").runner.kv_caches
+    assert all(not cache.any() and cache.data_ptr() % 64 == 0 for cache in caches)
