@@ -72,9 +72,7 @@ class GPUModelRunner:
         """Allocate the pages of every layer, all zeros."""
         config = self.model.config
         shape = self.attention.kv_cache_shape(num_blocks, self._block_size, config.num_key_value_heads, config.head_dim)
-        self.kv_caches = [
-            _zeros(shape, self._dtype, self._device) for _ in range(config.num_hidden_layers)
-        ]
+        self.kv_caches = [_zeros(shape, self._dtype, self._device) for _ in range(config.num_hidden_layers)]
 
     @on_map("run the model", vllm=f"{_V1}.execute_model", plane="data", process="worker")
     @torch.inference_mode()
