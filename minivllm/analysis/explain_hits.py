@@ -1,4 +1,7 @@
-"""Owns what the prefix cache's hit rate counts: tokens of admitted requests, found in whole blocks."""
+"""Owns what the prefix cache's hit rate counts: tokens of newly admitted requests, found in whole blocks.
+
+A request that comes back from a preemption looks up again, and finds what it computed itself: it is counted apart.
+"""
 
 from __future__ import annotations
 
@@ -21,43 +24,51 @@ def hit_rate(log: Log, ask: Ask) -> Explanation:
     cache = settings(log, "cache_config")
     if not cache["enable_prefix_caching"]:
         raise ValueError("prefix caching is off in this run: nobody looked anything up")
-    counts = [
+    every = [
         (event, who, queries, hits)
         for event in plans(log)
         if ask.iteration is None or event.step <= ask.iteration
         for who, queries, hits in event.data["prefix_cache"]
         if ask.request in (None, who)
     ]
-    if not counts:
+    if not every:
         raise ValueError(f"{ask.request or 'nobody'} was not admitted in this run: nothing was counted")
     size = cache["block_size"]
-    first_missing = _first_missing(log, {(who, event.step) for event, who, _, _ in counts})
-    rows = [
-        (str(event.step), who, str(queries), str(hits), str(hits // size), first_missing[who, event.step])
-        for event, who, queries, hits in counts
-    ]
+    first_missing = _first_missing(log, {(who, event.step) for event, who, _, _ in every})
+    rows = [(*_cells(count), str(count[3] // size), first_missing[count[1], count[0].step]) for count in every]
+    counts, back = [c for c in every if not _came_back(c)], [c for c in every if _came_back(c)]
     queries, hits = sum(c[2] for c in counts), sum(c[3] for c in counts)
+    if not counts:
+        raise ValueError(f"{ask.request or 'nobody'} was not newly admitted in what you ask for: only new ones count")
     of = f" of {ask.request}" if ask.request else ""
     explanation = Explanation(
         "hit-rate",
         f"{hits} of {queries} tokens{of} were found in the prefix cache: {hits / queries * 100:.1f} %, in "
         f"{counted(len(counts), 'look-up')}.",
-        "hit rate = tokens found / tokens looked up, over all admissions",
+        "hit rate = tokens found / tokens looked up, over all admissions of new requests",
         f"hit rate = ({summed([c[3] for c in counts])}) / ({summed([c[2] for c in counts])}) = {hits} / {queries}",
-        {"queries": queries, "hits": hits, "lookups": len(counts), "block_size": size},
+        {
+            "queries": queries,
+            "hits": hits,
+            "lookups": len(counts),
+            "preempted_queries": sum(c[2] for c in back),
+            "preempted_hits": sum(c[3] for c in back),
+            "preempted_lookups": len(back),
+            "block_size": size,
+        },
         hits / queries,
         _OURS,
         _VLLM,
         request=ask.request,
         iteration=ask.iteration,
         tables=[Table("look-ups", ("iteration", "request", "tokens", "found", "blocks", "and then"), rows)],
-        hint=f"why {counts[-1][1]} no-hit",
+        hint=f"why {every[-1][1]} no-hit",
     )
     explanation.more = [
         f"Only whole blocks are cached: a hit is a multiple of {size} tokens, and the last token is always computed.",
         "The queries of an admission are all tokens that the request has then, not only those that a block could hold.",
-        *_comebacks(counts),
-        _uncounted(log, {(who, event.step) for event, who, _, _ in counts}, ask),
+        *_comebacks(back, hits, queries),
+        _uncounted(log, {(who, event.step) for event, who, _, _ in every}, ask),
     ]
     explanation.more = [sentence for sentence in explanation.more if sentence]
     return explanation
@@ -82,18 +93,27 @@ def _first_missing(log: Log, admissions: set[tuple[str, int]]) -> dict[tuple[str
     return found
 
 
-def _comebacks(counts: list[tuple[Event, str, int, int]]) -> list[str]:
-    """What of it was looked up by requests that came back from a preemption."""
-    back = [(who, queries, hits) for event, who, queries, hits in counts if who in event.data["resumed"]]
+def _came_back(count: tuple[Event, str, int, int]) -> bool:
+    event, who, _, _ = count
+    return who in event.data["resumed"]
+
+
+def _cells(count: tuple[Event, str, int, int]) -> tuple[str, str, str, str]:
+    event, who, queries, hits = count
+    return str(event.step), f"{who}, again" if _came_back(count) else who, str(queries), str(hits)
+
+
+def _comebacks(back: list[tuple[Event, str, int, int]], new_hits: int, new_queries: int) -> list[str]:
+    """What was looked up by requests that came back from a preemption."""
     if not back:
         return []
-    queries, hits = sum(b[1] for b in back), sum(b[2] for b in back)
-    total = sum(c[2] for c in counts), sum(c[3] for c in counts)
+    queries, hits = sum(b[2] for b in back), sum(b[3] for b in back)
     return [
-        f"Of these, {counted(len(back), 'look-up')} with {hits} hits in {queries} tokens came from preempted requests "
-        "that came back: they find what they computed themselves. So prompts with nothing in common can hit, too.",
-        f"vLLM 0.27.1 counts those apart (PrefixCacheStats.preempted_queries): its own hit rate of this run would be "
-        f"{total[1] - hits} of {total[0] - queries} tokens.",
+        f"Not among these: {counted(len(back), 'look-up')} with {hits} hits in {queries} tokens of preempted requests "
+        "that came back. They find what they computed themselves, so they are counted apart "
+        "(PrefixCacheStats.preempted_queries).",
+        f"A count of everything would say {new_hits + hits} of {new_queries + queries} tokens: hits without a common "
+        "prefix.",
     ]
 
 

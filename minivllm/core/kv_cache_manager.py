@@ -42,11 +42,29 @@ class BlockShortage:
 
 @dataclass(slots=True)
 class PrefixCacheStats:
-    """Look-ups of admitted requests, in tokens. Upstream: vllm/v1/metrics/stats.py::PrefixCacheStats."""
+    """Look-ups of admitted requests, in tokens. Upstream: vllm/v1/metrics/stats.py::PrefixCacheStats.
+
+    Requests that come back from a preemption are counted apart: they find what they computed themselves, which says
+    nothing of what prompts have in common.
+    """
 
     requests: int = 0
     queries: int = 0
     hits: int = 0
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+
+    def record(self, num_tokens: int, num_hits: int, preempted: bool) -> None:
+        """Count one look-up."""
+        if preempted:
+            self.preempted_requests += 1
+            self.preempted_queries += num_tokens
+            self.preempted_hits += num_hits
+        else:
+            self.requests += 1
+            self.queries += num_tokens
+            self.hits += num_hits
 
 
 _NO_BLOCKS: list[KVCacheBlock] = []
@@ -108,9 +126,7 @@ class KVCacheManager:
         """
         if request.num_computed_tokens > 0 or not self._looks_up(request):
             return False
-        self.prefix_cache_stats.requests += 1
-        self.prefix_cache_stats.queries += request.num_tokens
-        self.prefix_cache_stats.hits += num_hits
+        self.prefix_cache_stats.record(request.num_tokens, num_hits, preempted=request.num_preemptions > 0)
         return True
 
     @on_map("allocate slots", vllm="vllm/v1/core/kv_cache_manager.py::KVCacheManager.allocate_slots")

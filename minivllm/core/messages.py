@@ -68,7 +68,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, array_like=True):
         num_running_reqs, num_waiting_reqs: Lengths of the queues after the step.
         num_skipped_waiting_reqs: Those of the waiting that were passed over, for they cannot run yet.
         kv_cache_usage: Share of the blocks that requests hold.
-        prefix_cache_queries, prefix_cache_hits: Tokens looked up and found, since the start.
+        prefix_cache_queries, prefix_cache_hits: Tokens of new requests looked up and found, since the start.
         num_preemptions: Since the start.
         scheduled: When requests were scheduled for the first time, since the last of these.
         step_tokens: Tokens of each step, since the last of these.

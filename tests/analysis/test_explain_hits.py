@@ -33,12 +33,15 @@ def test_the_rate_is_the_engines_own_metric(name: str, monkeypatch: pytest.Monke
     counted = tuple(answer.values[key] for key in ("queries", "hits", "lookups"))
     assert counted == (stats.queries, stats.hits, stats.requests)
     assert answer.result == stats.hits / stats.queries
+    apart = tuple(answer.values[f"preempted_{key}"] for key in ("queries", "hits", "lookups"))
+    assert apart == (stats.preempted_queries, stats.preempted_hits, stats.preempted_requests)
 
 
 def test_the_sum_by_hand() -> None:
     answer = explain(recorded("kv-pressure"), "hit-rate")
-    assert answer.filled == "hit rate = (0 + 0 + 0 + 4) / (11 + 10 + 8 + 15) = 4 / 44"
-    assert answer.values == {"queries": 44, "hits": 4, "lookups": 4, "block_size": 4}
+    assert answer.filled == "hit rate = (0 + 0 + 0) / (11 + 10 + 8) = 0 / 29"
+    apart = {"preempted_queries": 15, "preempted_hits": 4, "preempted_lookups": 1}
+    assert answer.values == {"queries": 29, "hits": 0, "lookups": 3, "block_size": 4} | apart
 
 
 def test_requests_add_up_to_the_run() -> None:
@@ -52,16 +55,16 @@ def test_requests_add_up_to_the_run() -> None:
 def test_it_follows_what_was_counted() -> None:
     def found_more(events: list[Event]) -> None:
         plan = next(e.data for e in events if e.kind == "schedule" and e.data["prefix_cache"])
-        plan["prefix_cache"][0][2] += 8
+        plan["prefix_cache"][0][2] += 8  # of a new request
 
     log = recorded("kv-pressure")
     assert explain(changed(log, found_more), "hit-rate").values["hits"] == explain(log, "hit-rate").values["hits"] + 8
 
 
-def test_hits_without_a_common_prefix_are_of_those_who_came_back() -> None:
+def test_those_who_came_back_are_counted_apart() -> None:
     answer = explain(recorded("kv-pressure"), "hit-rate")
-    assert any("came from preempted requests" in line for line in answer.more)
-    assert any("its own hit rate of this run would be 0 of 29 tokens" in line for line in answer.more)
+    assert any("1 look-up with 4 hits in 15 tokens of preempted requests" in line for line in answer.more)
+    assert any("A count of everything would say 4 of 44 tokens" in line for line in answer.more)
 
 
 def test_a_blocked_request_is_not_counted_until_it_gets_in() -> None:
@@ -69,7 +72,7 @@ def test_a_blocked_request_is_not_counted_until_it_gets_in() -> None:
     tried = [e.step for e in log.events if e.kind == "kv.lookup" and e.request == "R2"]
     assert tried == [0, 8, 10, 11]  # it got in in iterations 0 and 14
     answer = explain(log, "hit-rate", Ask(request="R2"))
-    assert answer.values["lookups"] == 2
+    assert (answer.values["lookups"], answer.values["preempted_lookups"]) == (1, 1)
     assert any("3 look-ups more that led to no admission" in line for line in answer.more)
 
 

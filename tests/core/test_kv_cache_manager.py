@@ -119,6 +119,15 @@ class TestPrefixHit:
         again.num_computed_tokens = 8
         assert not manager.record_prefix_cache_stats(again, 8)
 
+    def test_those_that_come_back_from_a_preemption_are_counted_apart(self) -> None:
+        manager = make_manager()
+        again = make_request("again", list(range(9)))
+        again.num_preemptions = 1
+        assert manager.record_prefix_cache_stats(again, 8)
+        stats = manager.prefix_cache_stats
+        assert (stats.requests, stats.queries, stats.hits) == (0, 0, 0)
+        assert (stats.preempted_requests, stats.preempted_queries, stats.preempted_hits) == (1, 9, 8)
+
 
 class TestFiveParts:
     """comp | new_comp | ext_comp | new | lookahead"""
