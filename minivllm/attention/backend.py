@@ -16,7 +16,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -48,6 +48,8 @@ class AttentionBackend(ABC, Generic[Prepared]):
     """One way to compute attention. `prepare` runs once a step, `forward` once a layer."""
 
     name: str
+    # Whether `forward_unrotated` is there: for models on our kernels it saves two launches a layer.
+    takes_unrotated: ClassVar[bool] = False
 
     @staticmethod
     def kv_cache_shape(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[int, ...]:
@@ -82,6 +84,32 @@ class AttentionBackend(ABC, Generic[Prepared]):
         Returns:
             (tokens, num_heads, head_dim)
         """
+
+    def forward_unrotated(
+        self,
+        qkv: torch.Tensor,
+        positions: torch.Tensor,
+        cos_sin: torch.Tensor,
+        norms: tuple[torch.Tensor, torch.Tensor] | None,
+        eps: float,
+        kv_cache: torch.Tensor,
+        prepared: Prepared,
+        window: int | None = None,
+    ) -> torch.Tensor:
+        """`forward` from a projection's output as it is: the norms of heads and the rotation are done here.
+
+        Args:
+            qkv: (tokens, (num_heads + 2 * num_kv_heads) * head_dim); query and key are changed in place.
+            positions: (tokens,) int64.
+            cos_sin: (positions, head_dim) float32, see `RotaryEmbedding.table`.
+            norms: Weights of the norms of query and key, (head_dim,) each, or None.
+            eps: Of the norms.
+            kv_cache, prepared, window: As in `forward`.
+
+        Returns:
+            (tokens, num_heads, head_dim)
+        """
+        raise NotImplementedError(f"the attention backend {self.name} takes rotated queries and keys only")
 
 
 # In the order of preference.

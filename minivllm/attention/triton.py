@@ -61,6 +61,7 @@ class TritonBackend(AttentionBackend[TritonBatch]):
     """
 
     name = "triton"
+    takes_unrotated = True
 
     def __init__(self, scales: KVScales = UNSCALED) -> None:
         self._scales = scales
@@ -102,21 +103,7 @@ class TritonBackend(AttentionBackend[TritonBatch]):
         prepared: TritonBatch,
         window: int | None = None,
     ) -> torch.Tensor:
-        """The same from a projection's output: norm, rotation and KV write are one kernel.
-
-        Args:
-            qkv: (tokens, (num_heads + 2 * num_kv_heads) * head_dim); query and key are changed in place.
-            positions: (tokens,) int64.
-            cos_sin: (positions, head_dim) float32, see `rotary_and_cache`.
-            norms: Weights of the norms of query and key, or None.
-            eps: Of the norms.
-            kv_cache: (2, num_blocks, block_size, num_kv_heads, head_dim).
-            prepared: What `prepare` returned for this step.
-            window: This layer's sliding window.
-
-        Returns:
-            (tokens, num_heads, head_dim)
-        """
+        """The same from a projection's output: norm, rotation and KV write are one kernel."""
         num_kv_heads, head_dim = kv_cache.shape[3:]
         heads = qkv.view(len(qkv), -1, head_dim)  # (tokens, all heads, head_dim)
         num_heads = heads.shape[1] - 2 * num_kv_heads

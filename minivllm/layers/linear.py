@@ -1,13 +1,20 @@
 """Owns the matrix product with a weight, and the choice of the library that computes it on a CPU.
 
+On a GPU `kernel_ops.py` chooses.
+
 Upstream: vllm/model_executor/layers/linear.py and vllm/model_executor/layers/utils.py (the CPU dispatch).
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+if TYPE_CHECKING:
+    from minivllm.layers.kernel_ops import KernelOps
 
 _FEW_ROWS = 4
 _ONEDNN_LINEAR = hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -47,6 +54,8 @@ class Linear(nn.Module):
     """A product whose rows may be several of a checkpoint's weights, one below the other: one large product is faster
     than several small ones."""
 
+    kernels: KernelOps | None = None
+
     def __init__(self, inputs: int, outputs: int, device: torch.device, dtype: torch.dtype, *, bias: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, inputs, device=device, dtype=dtype), requires_grad=False)
@@ -58,6 +67,8 @@ class Linear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.packed is not None:
             return _onednn_linear(x, self.packed, self.bias)
+        if self.kernels is not None:
+            return self.kernels.linear(x, self.weight, self.bias)
         return linear(x, self.weight, self.bias)
 
     def pack(self) -> None:

@@ -6,6 +6,7 @@ Upstream: vllm/model_executor/layers/rotary_embedding/.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import torch
 
@@ -14,16 +15,50 @@ from minivllm.models.config import RopeConfig
 
 
 class RotaryEmbedding:
-    """Angles of positions. (vLLM looks them up in a table; here they are computed once per step, for all layers.)"""
+    """Angles of positions: on a CPU computed once per step, for all layers; on a GPU in a table, as vLLM has it.
+
+    Attributes:
+        table: (positions, head_dim), float32: cosines, then sines of each position; None until `tabulate`.
+    """
 
     def __init__(self, head_dim: int, rope: RopeConfig, device: torch.device, dtype: torch.dtype) -> None:
         self._frequencies = inverse_frequencies(head_dim, rope).to(device)  # (head_dim / 2,)
         self._dtype = dtype
+        self.table: torch.Tensor | None = None
 
-    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines for each token's position: (tokens, 1, head_dim / 2) each."""
-        angles = torch.outer(positions.float(), self._frequencies).unsqueeze(1)
+    def at(self, positions: torch.Tensor) -> Rotation:
+        """The rotation of each token: positions is (tokens,), int64."""
+        return Rotation(self, positions)
+
+    def angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of positions, rounded as the model is: (tokens, head_dim / 2) each."""
+        angles = torch.outer(positions.float(), self._frequencies)
         return angles.cos().to(self._dtype), angles.sin().to(self._dtype)
+
+    def tabulate(self, num_positions: int) -> None:
+        """Make the table of the first positions, with the very numbers that `angles` gives."""
+        positions = torch.arange(num_positions, device=self._frequencies.device)
+        self.table = torch.cat(self.angles(positions), dim=1).float()
+
+
+class Rotation:
+    """How a step's tokens are rotated: their positions, and their angles for whoever asks.
+
+    Attributes:
+        positions: (tokens,), int64.
+        table: Of the `RotaryEmbedding`.
+    """
+
+    def __init__(self, rotary: RotaryEmbedding, positions: torch.Tensor) -> None:
+        self._rotary = rotary
+        self.positions = positions
+        self.table = rotary.table
+
+    @cached_property
+    def cos_sin(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines, the same for all heads: (tokens, 1, head_dim / 2) each."""
+        cos, sin = self._rotary.angles(self.positions)
+        return cos.unsqueeze(1), sin.unsqueeze(1)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -3,13 +3,15 @@
 It is also the template: the other models here are Llama with a difference, and say only that. Query, key and value are
 one matrix product, gate and up are another: `weight_slots` says which rows each tensor of a checkpoint fills.
 
+On a GPU the layers run on our kernels, see `use_kernels`; nothing else changes there.
+
 Upstream: vllm/model_executor/models/llama.py.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +21,13 @@ from minivllm.attention.backend import AttentionBackend
 from minivllm.layers.activation import silu_and_mul
 from minivllm.layers.linear import Linear, linear
 from minivllm.layers.norm import RMSNorm
-from minivllm.layers.rotary import RotaryEmbedding, rotate
+from minivllm.layers.rotary import RotaryEmbedding, Rotation, rotate
 from minivllm.models.config import DecoderConfig
 from minivllm.sourcemap.registry import on_map
+
+if TYPE_CHECKING:
+    from minivllm.layers.kernel_ops import KernelOps
+    from minivllm.models.few_rows import FewRows
 
 
 class LlamaAttention(nn.Module):
@@ -42,24 +48,66 @@ class LlamaAttention(nn.Module):
         """Whether query, key and value have a bias, and whether the output has one."""
         return config.attention_bias, config.attention_bias
 
+    def head_norms(self) -> tuple[RMSNorm, RMSNorm] | None:
+        """The norms over each head of query and of key before they are rotated, if the model has them."""
+        return None
+
     def before_rotation(self, query_and_key: torch.Tensor) -> torch.Tensor:
         """What happens to the heads of query and key before they are rotated: (tokens, q + k heads, head_dim)."""
-        return query_and_key
+        norms = self.head_norms()
+        if norms is None:
+            return query_and_key
+        query, key = query_and_key.tensor_split((self.heads,), dim=1)  # (tokens, heads or kv_heads, head_dim)
+        return torch.cat((norms[0].forward(query), norms[1].forward(key)), dim=1)
 
     def forward(
         self,
         hidden: torch.Tensor,
-        rotation: tuple[torch.Tensor, torch.Tensor],
+        rotation: Rotation,
         kv_cache: torch.Tensor,
         attention: AttentionBackend[Any],
         metadata: Any,
     ) -> torch.Tensor:
-        qkv = self.qkv_proj.forward(hidden).view(len(hidden), -1, self.head_dim)  # (tokens, q + k + v heads, head_dim)
+        qkv = self.qkv_proj.forward(hidden)  # (tokens, (q + k + v heads) * head_dim)
+        return self.o_proj.forward(self.attend(qkv, rotation, kv_cache, attention, metadata))
+
+    def attend(
+        self,
+        qkv: torch.Tensor,
+        rotation: Rotation,
+        kv_cache: torch.Tensor,
+        attention: AttentionBackend[Any],
+        metadata: Any,
+    ) -> torch.Tensor:
+        """What lies between the two projections: (tokens, heads * head_dim)."""
+        if rotation.table is not None and attention.takes_unrotated and self.only_norms_before_rotation():
+            return self._attend_unrotated(qkv, rotation.positions, rotation.table, kv_cache, attention, metadata)
+        qkv = qkv.view(len(qkv), -1, self.head_dim)  # (tokens, q + k + v heads, head_dim)
         query_and_key, value = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
-        rotated = rotate(self.before_rotation(query_and_key), *rotation)
+        rotated = rotate(self.before_rotation(query_and_key), *rotation.cos_sin)
         query, key = rotated.tensor_split((self.heads,), dim=1)
         out = attention.forward(query, key, value, kv_cache, metadata, self.window)  # (tokens, heads, head_dim)
-        return self.o_proj.forward(out.flatten(1))
+        return out.flatten(1)
+
+    def only_norms_before_rotation(self) -> bool:
+        """Whether a kernel that norms, rotates and writes in one go does the same as this class."""
+        norms = self.head_norms() or ()
+        is_plain = type(self).before_rotation is LlamaAttention.before_rotation
+        return is_plain and all(type(norm).forward is RMSNorm.forward for norm in norms)
+
+    def _attend_unrotated(
+        self,
+        qkv: torch.Tensor,
+        positions: torch.Tensor,
+        table: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attention: AttentionBackend[Any],
+        metadata: Any,
+    ) -> torch.Tensor:
+        norms = self.head_norms()
+        weights, eps = (None, 0.0) if norms is None else ((norms[0].weight, norms[1].weight), norms[0].eps)
+        out = attention.forward_unrotated(qkv, positions, table, weights, eps, kv_cache, metadata, self.window)
+        return out.flatten(1)
 
     def weight_slots(self) -> dict[str, torch.Tensor]:
         q_rows, kv_rows = self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -70,6 +118,8 @@ class LlamaAttention(nn.Module):
 class LlamaMLP(nn.Module):
     """down(act(gate(x)) * up(x)), where act is SiLU."""
 
+    kernels: KernelOps | None = None
+
     def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
@@ -78,7 +128,7 @@ class LlamaMLP(nn.Module):
 
     def act_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """act(gate) * up, (tokens, intermediate), of both side by side, (tokens, 2 * intermediate)."""
-        return silu_and_mul(gate_up)
+        return silu_and_mul(gate_up, self.kernels)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         gate_up = self.gate_up_proj.forward(hidden)  # (tokens, 2 * intermediate)
@@ -106,7 +156,7 @@ class LlamaDecoderLayer(nn.Module):
         self,
         hidden: torch.Tensor,
         residual: torch.Tensor | None,
-        rotation: tuple[torch.Tensor, torch.Tensor],
+        rotation: Rotation,
         kv_cache: torch.Tensor,
         attention: AttentionBackend[Any],
         metadata: Any,
@@ -137,6 +187,9 @@ class Llama(nn.Module):
     mlp_class: ClassVar[type[LlamaMLP]] = LlamaMLP
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm
 
+    kernels: KernelOps | None = None
+    few_rows: FewRows | None = None
+
     def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
         self.config = config
@@ -158,6 +211,28 @@ class Llama(nn.Module):
         )
         self.rotary = RotaryEmbedding(config.head_dim, config.rope, device, dtype)
 
+    def use_kernels(self, ops: KernelOps | None = None) -> None:
+        """Run on our kernels from now on: on a GPU, or in Triton's interpreter.
+
+        It takes the memory of the rotary table, (max_position_embeddings + 1) x head_dim x 4 bytes.
+
+        Args:
+            ops: Which kernels, up to which sizes.
+
+        Raises:
+            ImportError: Triton is not installed.
+        """
+        from minivllm.layers.kernel_ops import KernelOps  # imports Triton, which takes a second
+        from minivllm.models.few_rows import FewRows
+
+        ops = ops or KernelOps()
+        for module in self.modules():
+            if isinstance(module, Linear | RMSNorm | LlamaMLP | Llama):
+                module.kernels = ops
+        self.rotary.tabulate(self.config.max_position_embeddings + 1)
+        layers = cast("list[LlamaDecoderLayer]", list(self.layers))
+        self.few_rows = FewRows(layers, ops) if FewRows.can_run(layers) else None
+
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
         """What goes into the first layer: (tokens, hidden_size)."""
         return F.embedding(input_ids, self.embed_tokens)
@@ -175,6 +250,8 @@ class Llama(nn.Module):
     ) -> torch.Tensor:
         hidden = self.embed(input_ids)  # (tokens, hidden_size)
         rotation = self.rotary.at(positions)
+        if self.few_rows is not None and self.few_rows.takes(len(hidden)):
+            return self.norm.forward(self.few_rows.forward(hidden, rotation, kv_caches, attention, metadata))
         residual: torch.Tensor | None = None
         for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
             hidden, residual = layer(hidden, residual, rotation, kv_cache, attention, metadata)
@@ -188,7 +265,8 @@ class Llama(nn.Module):
         process="worker",
     )
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return linear(hidden, self.lm_head)  # (rows, vocab_size)
+        product = linear if self.kernels is None else self.kernels.linear
+        return product(hidden, self.lm_head)  # (rows, vocab_size)
 
     def weight_slots(self) -> dict[str, torch.Tensor]:
         slots: dict[str, torch.Tensor] = {"model.embed_tokens.weight": self.embed_tokens}

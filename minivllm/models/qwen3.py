@@ -22,9 +22,8 @@ class Qwen3Attention(LlamaAttention):
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, device, dtype)
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, device, dtype)
 
-    def before_rotation(self, query_and_key: torch.Tensor) -> torch.Tensor:
-        query, key = query_and_key.tensor_split((self.heads,), dim=1)  # (tokens, heads or kv_heads, head_dim)
-        return torch.cat((self.q_norm.forward(query), self.k_norm.forward(key)), dim=1)
+    def head_norms(self) -> tuple[RMSNorm, RMSNorm]:
+        return self.q_norm, self.k_norm
 
     def weight_slots(self) -> dict[str, torch.Tensor]:
         norms = {"q_norm.weight": self.q_norm.weight, "k_norm.weight": self.k_norm.weight}

@@ -104,6 +104,10 @@ class CausalLM(Protocol):
         """Where each tensor of a checkpoint goes, by its Hugging Face name: views into the model's parameters."""
         ...
 
+    def use_kernels(self) -> None:
+        """Run on our kernels from now on: on a GPU, or in Triton's interpreter."""
+        ...
+
     def forward(
         self,
         input_ids: torch.Tensor,
