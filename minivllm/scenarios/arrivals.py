@@ -66,7 +66,9 @@ def _arrivals(
 
 
 def _tokens_of(tokenizer: Tokenizer | None, piece: Any) -> list[int]:
-    assert isinstance(piece, Piece), "a prompt is text or pieces"
+    if isinstance(piece, int):
+        return [piece]
+    assert isinstance(piece, Piece), "a prompt is text, or pieces and token ids"
     if tokenizer is None:
         raise ValueError("this scenario cuts its prompts from a text, and the model has no tokenizer")
     tokens = _story_tokens(tokenizer, STORIES)

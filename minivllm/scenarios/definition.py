@@ -31,7 +31,7 @@ class ScenarioRequest:
 
     Attributes:
         id: Its id.
-        prompt: Text, or pieces of the story text.
+        prompt: Text; or pieces of the story text and single token ids.
         max_tokens: Output limit.
         arrival_step: Iteration before which it arrives.
         abort_step, abort_phase: When its caller gives up, if ever.
@@ -40,7 +40,7 @@ class ScenarioRequest:
     """
 
     id: str
-    prompt: str | tuple[Piece, ...]
+    prompt: str | tuple[Piece | int, ...]
     max_tokens: int
     arrival_step: int = 0
     priority: int = 0

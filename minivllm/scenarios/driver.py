@@ -201,12 +201,17 @@ class Driver:
 
 def arrival_facts(request: EngineCoreRequest) -> dict[str, Any]:
     """What the log says of a request that comes."""
-    return {
+    facts = {
         "prompt_token_ids": request.prompt_token_ids,
         "priority": request.priority,
         "arrival_time": request.arrival_time,
         "sampling_params": msgspec.to_builtins(request.sampling_params, str_keys=True),
     }
+    if request.cache_salt is not None:
+        facts["cache_salt"] = request.cache_salt
+    if request.lora_request is not None:
+        facts["lora"] = [request.lora_request.name, request.lora_request.path]
+    return facts
 
 
 def run(core: EngineCore, arrivals: list[Arrival], log: EventLog, **options: Any) -> RunResult:

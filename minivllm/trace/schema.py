@@ -21,7 +21,8 @@ class Facts(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RequestArrived(Facts):
-    """A request came. `parent` and `index`: it is one of several completions of that request."""
+    """A request came. `parent` and `index`: it is one of several completions of that request. `cache_salt` and `lora`
+    (name and path of an adapter) keep its cached blocks apart from those of others with the same tokens."""
 
     prompt_token_ids: Tokens
     priority: int
@@ -30,6 +31,8 @@ class RequestArrived(Facts):
     prompt: str | None = None
     parent: str | None = None
     index: int | None = None
+    cache_salt: str | None = None
+    lora: tuple[str, str] | None = None
 
 
 class RequestQueued(Facts):
@@ -234,7 +237,8 @@ class Logits(Facts):
 
 
 class OutputText(Facts):
-    """What became text: `delta` was sent now, `sent` characters so far, `held` is kept back."""
+    """What became text: `delta` was sent now, `sent` characters so far, `held` is kept back. `sent_tokens`: how many
+    token ids its caller has, if those are not all that it has got."""
 
     delta: str
     held: str
@@ -242,6 +246,7 @@ class OutputText(Facts):
     tokens: list[tuple[int, str]]
     finish_reason: str | None
     stop_reason: int | str | None
+    sent_tokens: int | None = None
 
 
 class Keyframe(Facts):

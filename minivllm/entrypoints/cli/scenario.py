@@ -9,7 +9,7 @@ from rich.table import Table
 
 from minivllm.entrypoints.cli.common import JsonOption, complete_scenario, examples, note, print_json, stdout_console
 from minivllm.entrypoints.cli.errors import user_errors
-from minivllm.scenarios.registry import Scenario, all_scenarios, get_scenario
+from minivllm.scenarios.registry import Piece, Scenario, all_scenarios, get_scenario
 from minivllm.trace.events import Level
 
 NameArgument = Annotated[str, typer.Argument(help="Name of a scenario.", autocompletion=complete_scenario)]
@@ -50,7 +50,7 @@ def show(name: NameArgument, as_json: JsonOption = False) -> None:
         {
             "request": request.id,
             "prompt": request.prompt if isinstance(request.prompt, str) else None,
-            "num_prompt_tokens": None if isinstance(request.prompt, str) else sum(p.count for p in request.prompt),
+            "num_prompt_tokens": None if isinstance(request.prompt, str) else _num_tokens(request.prompt),
             "arrival_step": request.arrival_step,
             "max_tokens": request.max_tokens,
         }
@@ -103,3 +103,7 @@ def _record(scenario: Scenario) -> None:
     finally:
         unfinished.unlink(missing_ok=True)
     note(f"{scenario.name}: recorded {len(run.log.events)} events of {run.result.steps} iterations: {path}")
+
+
+def _num_tokens(prompt: tuple[Piece | int, ...]) -> int:
+    return sum(1 if isinstance(part, int) else part.count for part in prompt)

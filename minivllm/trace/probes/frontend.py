@@ -41,6 +41,8 @@ class FrontendProbes:
             "finish_reason": None if finish_reason is None else str(finish_reason),
             "stop_reason": stop_reason,
         }
+        if state.sent_tokens != len(detokenizer.token_ids):
+            data["sent_tokens"] = state.sent_tokens
         self._log.add(
             "frontend",
             "output.text",
