@@ -25,7 +25,7 @@ def floor(model: str, dtypes: list[str], prompt_tokens: int, output_tokens: int)
         output_tokens: Of the batch workload.
     """
     loader = ModelLoader(find_model(model))
-    bandwidth = _read_bytes_per_s()
+    bandwidth = read_bytes_per_s()
     floors = []
     for name in dtypes:
         dtype = getattr(torch, name)
@@ -35,7 +35,7 @@ def floor(model: str, dtypes: list[str], prompt_tokens: int, output_tokens: int)
         tables = head if config.tie_word_embeddings else 2 * head
         layers = loader.weight_bytes(dtype) // dtype.itemsize - tables
         read_bytes = (layers + head) * dtype.itemsize
-        flops = _multiply_flops(dtype)
+        flops = multiply_flops(dtype)
         seconds = 2 * (layers * (prompt_tokens + output_tokens) + head * output_tokens) / flops
         floors.append(
             {
@@ -50,13 +50,14 @@ def floor(model: str, dtypes: list[str], prompt_tokens: int, output_tokens: int)
     return floors
 
 
-def _read_bytes_per_s() -> float:
+def read_bytes_per_s() -> float:
+    """Bytes a second that are read of memory, by a sum."""
     numbers = torch.ones(_BYTES // 4)
     return _BYTES / _best(numbers.sum)
 
 
-def _multiply_flops(dtype: torch.dtype) -> float:
-    """Of one large product with packed weights: 512 rows, so that they stay in the cache."""
+def multiply_flops(dtype: torch.dtype) -> float:
+    """Operations a second of one large product with packed weights: 512 rows, so that they stay in the cache."""
     layer = Linear(1024, 4096, torch.device("cpu"), dtype, bias=False)
     layer.weight.fill_(0.01)
     layer.pack()

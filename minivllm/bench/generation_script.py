@@ -2,10 +2,12 @@
 
 It runs under any Python, with minivllm, vLLM or transformers, and must be self-contained:
 
-    python generation_script.py ENGINE MODEL DTYPE
+    python generation_script.py ENGINE ARGUMENTS
 
-A line holds {"prompts": [[token, ...], ...], "output_len": n}; the answer is {"seconds": s}, and from minivllm also the
-host time of a step. The first answer, after loading, is {"version": ..., "threads": ...}.
+ARGUMENTS are those of the engine, as JSON. A line holds {"prompts": [[token, ...], ...], "output_lens": [n, ...],
+"temperature": t, "arrivals": [seconds, ...] or null, "observe": bool}; the answer is {"seconds": s}, with arrivals also
+when the first and last token of each request came, and of an observed run of minivllm its steps. The first answer,
+after loading, is {"version": ..., "threads": ..., "seconds": ...}.
 """
 
 from __future__ import annotations
@@ -17,92 +19,110 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-Generate = Callable[[list[list[int]], int], dict[str, float]]
+Job = dict[str, Any]
+Run = Callable[[Job], dict[str, Any]]
 
 
-def start_llm(engine: str, model: str, dtype: str) -> tuple[Generate, str]:
+def start_llm(engine: str, arguments: dict[str, Any]) -> tuple[Run, str]:
     """minivllm or vLLM, in this process. Both take the same arguments."""
     import importlib
 
     package = importlib.import_module(engine)
-    settings: dict[str, Any] = {"max_model_len": 512, "enable_prefix_caching": False, "max_num_seqs": 64}
-    llm = package.LLM(model=model, dtype=dtype, **settings, **({"enforce_eager": True} if engine == "vllm" else {}))
-    clock = HostClock(llm) if engine == "minivllm" else None
+    llm = package.LLM(**arguments)
+    has_text = not arguments.get("skip_tokenizer_init", False)
 
-    def generate(prompts: list[list[int]], output_len: int) -> dict[str, float]:
-        params = package.SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
-        start = time.perf_counter()
-        llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
-        seconds = time.perf_counter() - start
-        return {"seconds": seconds, **(clock.take() if clock else {})}
+    def run(job: Job) -> dict[str, Any]:
+        shared = {"temperature": job["temperature"], "ignore_eos": True, "detokenize": has_text}
+        params = [package.SamplingParams(max_tokens=length, **shared) for length in job["output_lens"]]
+        serve = at_once if job.get("arrivals") is None else over_time
+        if not job.get("observe"):
+            return serve(llm, job, params)
+        from minivllm.bench.step_observer import StepObserver
 
-    return generate, package.__version__
+        with StepObserver(llm) as observer:
+            answer = serve(llm, job, params)
+        return {**answer, "steps": [vars_of(step) for step in observer.steps]}
 
-
-class HostClock:
-    """What of minivllm's decode steps is neither forward pass nor logits nor sampling: plan, inputs, update.
-
-    The clocks go around the calls of one engine's objects; the engine's code does not know them.
-    """
-
-    def __init__(self, llm: Any) -> None:
-        self._tensors = 0.0  # seconds of the current step
-        self._steps: list[tuple[float, float]] = []  # (seconds, seconds of tensors) of the steps that prefill nothing
-        core = llm.llm_engine.engine_core
-        runner = core.model_executor.worker.runner
-        for owner, name in ((runner, "model_forward"), (runner.model, "compute_logits"), (runner.sampler, "forward")):
-            setattr(owner, name, self._timed(getattr(owner, name)))
-        step = llm.llm_engine.step
-
-        def timed_step() -> Any:
-            self._tensors, start = 0.0, time.perf_counter()
-            result = step()
-            last = runner.last_batch
-            if last is not None and len(last.input_ids) == len(last.req_ids):
-                self._steps.append((time.perf_counter() - start, self._tensors))
-            return result
-
-        llm.llm_engine.step = timed_step
-
-    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any) -> Any:
-            start = time.perf_counter()
-            result = call(*args)
-            self._tensors += time.perf_counter() - start
-            return result
-
-        return timed
-
-    def take(self) -> dict[str, float]:
-        """The medians over the decode steps since the last call."""
-        steps, self._steps = sorted(self._steps), []
-        if not steps:
-            return {}
-        hosts = sorted(total - tensors for total, tensors in steps)
-        return {"decode_step_ms": steps[len(steps) // 2][0] * 1e3, "host_ms": hosts[len(hosts) // 2] * 1e3}
+    return run, package.__version__
 
 
-def start_transformers(model: str, dtype: str) -> tuple[Generate, str]:
+def vars_of(step: Any) -> dict[str, Any]:
+    """The fields of an object that has slots."""
+    return {name: getattr(step, name) for name in step.__slots__}
+
+
+def at_once(llm: Any, job: Job, params: list[Any]) -> dict[str, Any]:
+    """All requests are there from the start."""
+    prompts = [{"prompt_token_ids": prompt} for prompt in job["prompts"]]
+    start = time.perf_counter()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    seconds = time.perf_counter() - start
+    check(outputs, job)
+    return {"seconds": seconds}
+
+
+def over_time(llm: Any, job: Job, params: list[Any]) -> dict[str, Any]:
+    """Each request is handed over when its moment has come; between steps, for the engine is one loop."""
+    engine, arrivals, count = llm.llm_engine, job["arrivals"], len(job["prompts"])
+    first: dict[str, float] = {}
+    last: dict[str, float] = {}
+    outputs, sent, start = {}, 0, time.perf_counter()
+    while len(last) < count:
+        now = time.perf_counter() - start
+        while sent < count and arrivals[sent] <= now:
+            engine.add_request(f"bench-{sent}", {"prompt_token_ids": job["prompts"][sent]}, params[sent])
+            sent += 1
+        if not engine.has_unfinished_requests():
+            time.sleep(max(0.0, min(arrivals[sent] - now, 0.01)))
+            continue
+        for output in engine.step():
+            at = time.perf_counter() - start
+            first.setdefault(output.request_id, at)
+            if output.finished:
+                last[output.request_id], outputs[output.request_id] = at, output
+    names = [f"bench-{index}" for index in range(count)]
+    seconds = time.perf_counter() - start
+    check([outputs[name] for name in names], job)
+    return {"seconds": seconds, "first_s": [first[name] for name in names], "last_s": [last[name] for name in names]}
+
+
+def check(outputs: list[Any], job: Job) -> None:
+    """Every engine gives the same number of tokens."""
+    got = [len(output.outputs[0].token_ids) for output in outputs]
+    assert got == job["output_lens"], "every request gets as many tokens as it asked for"
+
+
+def start_transformers(arguments: dict[str, Any]) -> tuple[Run, str]:
     """Plain `generate` of transformers: prompts padded on the left, one batch."""
     import torch
     import transformers
 
-    network = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
+    model = arguments["model"]
+    if arguments.get("load_format") == "dummy":
+        network = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(model))
+        network = network.to(getattr(torch, arguments["dtype"])).eval()
+    else:
+        dtype = getattr(torch, arguments["dtype"])
+        network = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
     network.generation_config.eos_token_id = None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    network.to(device)
 
-    def generate(prompts: list[list[int]], output_len: int) -> dict[str, float]:
+    def run(job: Job) -> dict[str, Any]:
+        prompts, [output_len] = job["prompts"], set(job["output_lens"])
         longest = max(map(len, prompts))
-        ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
-        mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
+        mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
         lengths = {"max_new_tokens": output_len, "min_new_tokens": output_len}
         start = time.perf_counter()
         with torch.inference_mode():
             out = network.generate(ids, attention_mask=mask, do_sample=False, pad_token_id=0, **lengths)
+        rows = out.tolist()  # waits for a GPU
         seconds = time.perf_counter() - start
-        assert out.shape[1] == longest + output_len, "every engine gives the same number of tokens"
+        assert len(rows[0]) == longest + output_len, "every request gets as many tokens as it asked for"
         return {"seconds": seconds}
 
-    return generate, transformers.__version__
+    return run, transformers.__version__
 
 
 def main() -> None:
@@ -110,17 +130,20 @@ def main() -> None:
     sys.path.pop(0)  # this folder: its modules must not be taken for those of an engine
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    engine, model, dtype = sys.argv[1:4]
-    start = start_transformers(model, dtype) if engine == "transformers" else start_llm(engine, model, dtype)
+    start = time.perf_counter()
+    engine, arguments = sys.argv[1], json.loads(sys.argv[2])
+    run, version = start_transformers(arguments) if engine == "transformers" else start_llm(engine, arguments)
     import torch
 
     def answer(document: dict[str, Any]) -> None:
         print(json.dumps(document), file=answers, flush=True)
 
-    answer({"version": start[1], "torch": torch.__version__, "threads": torch.get_num_threads()})
+    loading = round(time.perf_counter() - start, 3)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    facts = {"version": version, "torch": torch.__version__, "threads": torch.get_num_threads(), "device": device}
+    answer({**facts, "start_s": loading})
     for line in sys.stdin:
-        job = json.loads(line)
-        answer(start[0](job["prompts"], job["output_len"]))
+        answer(run(json.loads(line)))
 
 
 if __name__ == "__main__":

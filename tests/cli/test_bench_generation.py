@@ -7,22 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from minivllm.bench.generation import Engine, workload
+from minivllm.bench.generation import Engine
 from tests.cli.conftest import Run
-
-
-def test_the_batch_is_that_of_the_notebook() -> None:
-    prompts = workload(0, 32, 64, 256)
-    assert sum(map(len, prompts)) == 5775
-    assert prompts == workload(0, 32, 64, 256)
-    assert max(max(prompt) for prompt in workload(0, 32, 64, 256, vocab_size=200)) < 200
 
 
 def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"minivllm could not be run with .*: minivllm.*no-such-model"):
-        Engine("minivllm", Path(sys.executable), "no-such-model", "float32")
+        Engine("minivllm", Path(sys.executable), {"model": "no-such-model", "dtype": "float32"})
     with pytest.raises(ValueError, match="cannot be run: Permission denied"):
-        Engine("vllm", tmp_path, "any", "float32")
+        Engine("vllm", tmp_path, {"model": "any", "dtype": "float32"})
 
 
 def test_a_peer_that_is_not_there_is_lacking(run: Run) -> None:
@@ -31,14 +24,62 @@ def test_a_peer_that_is_not_there_is_lacking(run: Run) -> None:
     assert ended.error.startswith("--vllm-python /no/such/python: there is no such program")
 
 
-@pytest.mark.parametrize("bench", ["throughput", "latency"])
-def test_json(run: Run, bench: str) -> None:
-    document = run("bench", bench, "--repeats", "1", "--json").json
+SMALL = ("--repeats", "2", "--input-len", "6", "--output-len", "4", "--bandwidth-gb-s", "10", "--tflops", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("bench", "figure", "sizes"),
+    [
+        ("throughput", "output_tokens_per_s", ("--requests", "3", "--shared-prefix", "4", "--rate", "1000")),
+        ("latency", "decode_tokens_per_s", ("--requests", "2")),
+    ],
+)
+def test_json(run: Run, bench: str, figure: str, sizes: tuple[str, ...]) -> None:
+    document = run("bench", bench, *SMALL, *sizes, "--json").json
     assert document["bench"] == bench
     assert document["machine"].keys() == {"processor", "cores", "python", "minivllm"}
     (result,), (floor,) = document["results"], document["floor"]
-    figure = "output_tokens_per_s" if bench == "throughput" else "decode_tokens_per_s"
-    assert result[figure]["median"] > 0
+    assert result[figure]["min"] <= result[figure]["median"] <= result[figure]["max"]
+    assert result["host_ms"]["median"] > 0
+    told = result["breakdown"]
+    assert told["floor_s"] + told["beyond_floor_s"] + told["host_s"] == pytest.approx(told["seconds"])
+    assert (floor["read_gb_per_s"], floor["multiply_gflops"], floor["are_given"]) == (10.0, 100.0, True)
     assert floor[figure] > 0
     if bench == "throughput":
-        assert 0 < result["host_ms"]["median"] < result["decode_step_ms"]["median"]
+        assert result["input_tokens"] == 3 * (4 + 6)
+        assert floor["seconds"] == told["floor_s"]
+        assert 0 < result["time_to_first_token_ms"]["median"] <= result["slowest_first_token_ms"]["max"]
+
+
+def test_a_shape_runs_with_random_weights(run: Run) -> None:
+    command = (
+        "bench",
+        "throughput",
+        "--model",
+        "smollm2-135m",
+        "--requests",
+        "1",
+        "--input-len",
+        "4",
+        "--repeats",
+        "1",
+    )
+    out = run(*command, "--output-len", "2", "--bandwidth-gb-s", "10", "--tflops", "0.1").out
+    assert "drawn, 1" in out
+    assert "the floor of its steps" in out
+    assert "launched kernel by kernel (NONE)" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("throughput", "--workload", "W9"), 2, "there are batch, W1, W2"),
+        (("latency", "--tflops", "1"), 2, "belong together"),
+        (("latency", "--engine-arg", "async_scheduling"), 2, "expected NAME=VALUE"),
+        (("latency", "--engine-arg", "max_seqs=3", "--bandwidth-gb-s", "1", "--tflops", "1"), 1, "max_seqs"),
+    ],
+)
+def test_mistakes_are_one_line(run: Run, options: tuple[str, ...], code: int, said: str) -> None:
+    ended = run("bench", *options)
+    assert ended.code == code
+    assert said in ended.error

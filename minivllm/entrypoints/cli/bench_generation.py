@@ -10,97 +10,200 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from minivllm import __version__
+from minivllm.entrypoints.cli.bench_workloads import Sizes, choose_draws
 from minivllm.entrypoints.cli.common import JsonOption, examples, note, print_json, stdout_console
 from minivllm.entrypoints.cli.errors import LackingError, user_errors
 
-_PROMPT_TOKENS, _OUTPUT_TOKENS = 5775, 2048  # of the batch
-
 
 class Dtype(StrEnum):
-    """Precisions that every engine has on a CPU."""
+    """Precisions that every engine has."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
 
 
-ModelOption = Annotated[str, typer.Option(help="A model; beside other engines a folder in Hugging Face layout.")]
-DtypeOption = Annotated[list[Dtype], typer.Option(help="Precision; give it twice for both.")]
-RepeatsOption = Annotated[int, typer.Option(min=1, help="Rounds, in which the engines take turns.")]
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        help="A model at hand, or the shape of one with random weights: llama-3.1-8b, llama-3.2-1b, qwen2.5-1.5b, "
+        "qwen3-0.6b, smollm2-135m. Beside other engines a shape, or a folder in Hugging Face layout."
+    ),
+]
+DtypeOption = Annotated[
+    list[Dtype] | None,
+    typer.Option(
+        help="Precision, may be given twice; default: float32 on a CPU, bfloat16 on a GPU.", show_default=False
+    ),
+]
+RepeatsOption = Annotated[int, typer.Option(min=1, help="Measured runs of each; on a CPU the engines take turns.")]
 VllmOption = Annotated[Path | None, typer.Option(help="A Python with vLLM, to run beside us.")]
 TransformersOption = Annotated[Path | None, typer.Option(help="A Python with transformers, to run beside us.")]
+InputLenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--input-len", metavar="N|A:B", help="Tokens of each prompt, drawn from A to B; of a named workload: at most N."
+    ),
+]
+OutputLenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--output-len", metavar="N|A:B", help="Tokens of each output, drawn from A to B; of a named one: at most N."
+    ),
+]
+PrefixOption = Annotated[int, typer.Option(min=0, help="Tokens that all prompts share, before their own.")]
+RateOption = Annotated[
+    float | None, typer.Option(help="Requests that arrive in a second, at random; default: all at once.")
+]
+ArgumentOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine-arg",
+        metavar="NAME=VALUE",
+        help="An argument of our engine, such as async_scheduling=true; may be given again.",
+        show_default=False,
+    ),
+]
+BandwidthOption = Annotated[
+    float | None, typer.Option("--bandwidth-gb-s", help="What this machine reads in a second; default: measured.")
+]
+TflopsOption = Annotated[
+    float | None, typer.Option("--tflops", help="What this machine multiplies in a second; default: measured.")
+]
 
 
 def add_commands(group: typer.Typer) -> None:
     """Add both commands to `minivllm bench`."""
-    for command in (throughput, latency):
-        name = command.__name__
-        lines = (
-            f"minivllm bench {name}",
-            f"minivllm bench {name} --dtype bfloat16 --json",
-        )
-        group.command(name, epilog=examples(*lines))(user_errors(command))
+    lines = (
+        "minivllm bench throughput",
+        "minivllm bench throughput --requests 4 --input-len 8:16 --output-len 4 --json",
+    )
+    group.command("throughput", epilog=examples(*lines))(user_errors(throughput))
+    lines = ("minivllm bench latency", "minivllm bench latency --requests 2 --input-len 16 --output-len 8 --json")
+    group.command("latency", epilog=examples(*lines))(user_errors(latency))
 
 
 def throughput(
     model: ModelOption = "stories-5m",
-    dtype: DtypeOption = [Dtype.FLOAT32],  # noqa: B006 (typer takes no other kind of list)
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            help="batch (32 requests, 64 to 256 tokens in, 64 out, greedy; the default), W1 (256 requests, 100 to 1024 "
+            "in and out), W2 (1024 of 512 in, 128 out), W4 (64 prompts of 4096, one token each), W5 (256 that share "
+            "1792 tokens).",
+            show_default=False,
+        ),
+    ] = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="How many; of a named workload: the first so many.")
+    ] = None,
+    input_len: InputLenOption = None,
+    output_len: OutputLenOption = None,
+    shared_prefix: PrefixOption = 0,
+    rate: RateOption = None,
+    dtype: DtypeOption = None,
     repeats: RepeatsOption = 3,
+    engine_arg: ArgumentOption = None,
+    bandwidth: BandwidthOption = None,
+    tflops: TflopsOption = None,
     vllm_python: VllmOption = None,
     transformers_python: TransformersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Time a batch: 32 requests at once, 64 to 256 prompt tokens, 64 output tokens each, greedy."""
-    _run("throughput", model, [one.value for one in dtype], repeats, vllm_python, transformers_python, as_json)
+    """Time many requests, against the floor of bytes and operations, and say where the rest of the time went."""
+    sizes = Sizes([requests] if requests is not None else None, input_len, output_len, shared_prefix, rate)
+    pythons = {"vllm": vllm_python, "transformers": transformers_python}
+    _run("throughput", model, workload, sizes, dtype, repeats, engine_arg, (bandwidth, tflops), pythons, as_json)
 
 
 def latency(
     model: ModelOption = "stories-5m",
-    dtype: DtypeOption = [Dtype.FLOAT32],  # noqa: B006 (typer takes no other kind of list)
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            help="single (one request, 64 tokens in, then 128 tokens one by one; the default), or W3 (1, 8, 64 and 256 "
+            "requests, 32 in, 256 out).",
+            show_default=False,
+        ),
+    ] = None,
+    requests: Annotated[
+        list[int] | None, typer.Option(min=1, help="How many at once; may be given again.", show_default=False)
+    ] = None,
+    input_len: InputLenOption = None,
+    output_len: OutputLenOption = None,
+    dtype: DtypeOption = None,
     repeats: RepeatsOption = 3,
+    engine_arg: ArgumentOption = None,
+    bandwidth: BandwidthOption = None,
+    tflops: TflopsOption = None,
     vllm_python: VllmOption = None,
     transformers_python: TransformersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Time one request: 64 prompt tokens, then 128 tokens one after the other, greedy."""
-    _run("latency", model, [one.value for one in dtype], repeats, vllm_python, transformers_python, as_json)
+    """Time a token: the first, and each further one, greedy; against the floor, and where the rest of the time went."""
+    sizes = Sizes(requests, input_len, output_len)
+    pythons = {"vllm": vllm_python, "transformers": transformers_python}
+    _run("latency", model, workload, sizes, dtype, repeats, engine_arg, (bandwidth, tflops), pythons, as_json)
 
 
 def _run(
     bench: str,
     model: str,
-    dtypes: list[str],
+    workload: str | None,
+    sizes: Sizes,
+    dtypes: list[Dtype] | None,
     repeats: int,
-    vllm_python: Path | None,
-    transformers_python: Path | None,
+    engine_args: list[str] | None,
+    rates: tuple[float | None, float | None],
+    peers: dict[str, Path | None],
     as_json: bool,
 ) -> None:
-    for option, python in (("--vllm-python", vllm_python), ("--transformers-python", transformers_python)):
+    for name, python in peers.items():
         if python is not None and shutil.which(python) is None:
+            option = f"--{name}-python"
             raise LackingError(f"{option} {python}: there is no such program; name a Python that has it")
-    from minivllm.bench.floor import floor
-    from minivllm.bench.generation import LATENCY, THROUGHPUT, measure
-    from minivllm.models.model_zoo import find_model
+    if (rates[0] is None) != (rates[1] is None):
+        raise typer.BadParameter("--bandwidth-gb-s and --tflops belong together: give both")
+    draws = choose_draws(bench, workload, sizes)
+    from minivllm.bench.generation_plan import Plan, run_plan
+    from minivllm.entrypoints.cli.bench_view import print_generation
+    from minivllm.entrypoints.progress import make_progress
 
-    path = str(find_model(model).path)
-    floors = floor(path, dtypes, _PROMPT_TOKENS, _OUTPUT_TOKENS)
-    note("loading the engines, then they take turns")
-    results = measure(bench, path, dtypes, repeats, vllm_python, transformers_python)
+    names = [one.value for one in dtypes] if dtypes else None
+    plan = Plan(bench, model, draws, names, repeats, _parsed(engine_args or []), rates, peers)
+    note("measuring what this machine can do, then loading the engines")
+    with make_progress("runs", plan.num_runs, True) as progress:
+        results, floors, device = run_plan(plan, progress.advance)
     machine = {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "minivllm": __version__,
-    }
-    workload = {**(THROUGHPUT if bench == "throughput" else LATENCY), "model": path, "repeats": repeats}
+    } | ({"gpu": device} if device else {})
     if as_json:
-        document = {"bench": bench, "engine": "minivllm", "machine": machine, "workload": workload}
+        told = {"model": plan.arguments["model"], "repeats": repeats, "drawn": [draw(0).described() for draw in draws]}
+        document = {"bench": bench, "engine": "minivllm", "machine": machine, "workload": told}
         print_json("bench", {**document, "results": results, "floor": floors})
         return
-    stdout_console(None).print(_table(bench, results, floors))
+    print_generation(stdout_console(None), bench, results, floors)
     note(", ".join(f"{key} {value}" for key, value in machine.items()))
+
+
+def _parsed(texts: list[str]) -> dict[str, Any]:
+    """NAME=VALUE, with values as in JSON; what is none is a text."""
+    import json
+
+    arguments: dict[str, Any] = {}
+    for text in texts:
+        name, is_given, value = text.partition("=")
+        if not is_given or not name:
+            raise typer.BadParameter(f"--engine-arg {text}: expected NAME=VALUE, such as async_scheduling=true")
+        try:
+            arguments[name] = json.loads(value)
+        except ValueError:
+            arguments[name] = value
+    return arguments
 
 
 def _processor() -> str:
@@ -109,31 +212,3 @@ def _processor() -> str:
         return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def _table(bench: str, results: list[dict[str, Any]], floors: list[dict[str, Any]]) -> Table:
-    """Median and range of each engine, and what the machine allows."""
-    figure = "output_tokens_per_s" if bench == "throughput" else "decode_tokens_per_s"
-    table = Table(box=None, pad_edge=False)
-    for name in (
-        "engine",
-        "dtype",
-        "threads",
-        "tokens/s",
-        "range",
-        "TTFT ms" if bench == "latency" else "host ms a step",
-    ):
-        table.add_column(name, justify="left" if name in ("engine", "dtype") else "right")
-    for result in results:
-        rate = result[figure]
-        ttft, host = result.get("time_to_first_token_ms"), result.get("host_ms")
-        last = f"{ttft['median']:.0f}" if ttft else "-"
-        if bench == "throughput":
-            last = f"{host['median']:.2f} of {result['decode_step_ms']['median']:.1f}" if host else "-"
-        spread = f"{rate['min']:.1f} to {rate['max']:.1f}"
-        engine = f"{result['engine']} {result['version']}"
-        table.add_row(engine, result["dtype"], str(result["threads"]), f"{rate['median']:.1f}", spread, last)
-    for one in floors:
-        reason = f"{one['read_gb_per_s']:.0f} GB/s" if bench == "latency" else f"{one['multiply_gflops']:.0f} GFLOP/s"
-        table.add_row("the machine allows", one["dtype"], "", f"{one[figure]:.1f}", reason, "")
-    return table
