@@ -18,7 +18,7 @@ from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.scenarios.arrivals import arrivals_of
 from minivllm.scenarios.definition import Scenario
-from minivllm.scenarios.driver import RunResult, run
+from minivllm.scenarios.driver import DEFAULT_MAX_STEPS, RunResult, run
 from minivllm.scenarios.interrupt import interrupt_between_steps
 from minivllm.scenarios.model_shape import kv_cache_facts, model_shape
 from minivllm.trace.events import EventLog, Header, Level
@@ -53,6 +53,7 @@ def run_scenario(
     level: Level = "step",
     mp: bool = False,
     logits: bool = False,
+    max_steps: int = DEFAULT_MAX_STEPS,
 ) -> TracedRun:
     """Run a scenario from its first arrival to its last token.
 
@@ -66,6 +67,7 @@ def run_scenario(
             device's time of each kernel of some steps.
         mp: Run the core in a process of its own, even if the scenario's settings do not ask for it.
         logits: Record the likeliest tokens before every sampled one.
+        max_steps: Give up after so many iterations (not with a core in a process of its own).
 
     Raises:
         ModelError, ValueError: See LLMEngine.from_engine_args and InputProcessor.process_inputs.
@@ -79,7 +81,7 @@ def run_scenario(
 
         log, result, violations = run_in_processes(scenario, args, log_path, check, logical, level, logits)
     else:
-        log, result, violations = _run_here(scenario, args, log_path, check, logical, level, logits)
+        log, result, violations = _run_here(scenario, args, log_path, check, logical, level, logits, max_steps)
     for event in log.events:
         if event.kind == "probe.failed":
             message = f"the probe on {event.data['symbol']} failed: {event.data['message']}"
@@ -103,6 +105,7 @@ def _run_here(
     logical: bool,
     level: Level,
     logits: bool,
+    max_steps: int,
 ) -> tuple[Log, RunResult, list[dict[str, Any]]]:
     engine = LLMEngine.from_engine_args(args)
     arrivals = arrivals_of(scenario, engine.tokenizer, engine.input_processor, engine.output_processor)
@@ -133,7 +136,8 @@ def _run_here(
     try:
         with interrupt_between_steps() as end_if_interrupted, recorder.installation():
             recorder.process_started([("MainThread", "minivllm.scenarios.driver:Driver.step")])
-            result = run(core, arrivals, log, at_step_end=at_step_end, on_outputs=on_outputs, states=states)
+            hooks: dict[str, Any] = {"at_step_end": at_step_end, "on_outputs": on_outputs, "states": states}
+            result = run(core, arrivals, log, max_steps=max_steps, **hooks)
             recorder.process_ended()
     finally:
         log.close()

@@ -13,8 +13,10 @@ from typer.main import get_command
 
 from minivllm.bench import scheduler as scheduler_bench
 from minivllm.bench import trace_overhead, vllm_scheduler
-from minivllm.entrypoints.cli.errors import LACKING
+from minivllm.entrypoints.cli.errors import LACKING, USAGE
 from minivllm.entrypoints.cli.main import app
+from minivllm.exercises import checking, lint_run
+from minivllm.exercises.report import Report
 from minivllm.scenarios import definition
 from tests.cli.conftest import Run
 
@@ -67,13 +69,23 @@ def test_an_example_works(
         monkeypatch.setattr(definition, "LOGS", tmp_path / "recorded")
     if " new.jsonl" in example:
         assert run("whatif", "-s", "kv-pressure", "--set", "num_gpu_blocks=28", "--out", "new.jsonl").code == 0
+    if " exercise " in example:
+        # Only the frame: real checks and the real lint run in tests/exercises.
+        passing = Report("block-hash", "block_hash.py", True, None, [])
+        monkeypatch.setattr(checking, "check", lambda *args: passing)
+        monkeypatch.setattr(lint_run, "lint_aside", lambda chosen, begins: [lint_run.Verdict("block-hash", 1.0, [])])
+        assert run("exercise", "start", "block-hash").code == 0
+    if example == "minivllm exercise solution block-hash":
+        assert run("exercise", "check").code == 0
     if example == "minivllm map plan":
         assert run("trace", "Once").code == 0
     program, *args = shlex.split(example)
     ended = run(*args)
     assert program == "minivllm"
-    needs_gpu = "bench kernels" in example
-    assert ended.code == (LACKING if needs_gpu and not torch.cuda.is_available() else 0), ended.err
+    expected = LACKING if "bench kernels" in example and not torch.cuda.is_available() else 0
+    if "exercise watch" in example or example.endswith("exercise reset block-hash"):
+        expected = USAGE  # nobody is here to press a key
+    assert ended.code == expected, ended.err
     assert ended.out or ended.err
 
 

@@ -16,6 +16,7 @@ from minivllm.entrypoints.cli import (
     check,
     diff,
     doctor,
+    exercise,
     explain,
     export,
     generate,
@@ -82,6 +83,7 @@ where.register(app)
 scenario.register(app)
 walkthrough.register(app)
 quiz.register(app)
+exercise.register(app)
 model.register(app)
 doctor.register(app)
 bench.register(app)

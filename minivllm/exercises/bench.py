@@ -1,0 +1,363 @@
+"""Owns what the checks of an exercise work with: calling the learner's part, running the engine with it, comparing.
+
+A check is a pytest function with the fixture `bench`:
+
+    def test_equal_blocks_have_equal_names(bench):
+        '''The same tokens after the same parent have the same name.'''
+        bench.call("hash_block_tokens", parent, [1, 2]).gives(expected)
+
+    def test_the_engine_finds_prefixes(bench):
+        '''The engine finds again what it has computed.'''
+        run = bench.run("prefix-warmup")
+        bench.same_plans(run)
+        bench.sound(run)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from minivllm.analysis.diff import diff_logs
+from minivllm.exercises.course import Exercise
+from minivllm.exercises.learner_file import OutOfTimeError, Place, place_in, said
+from minivllm.exercises.replacing import replaced
+from minivllm.exercises.report import MapPlace
+from minivllm.scenarios.definition import Scenario
+from minivllm.scenarios.driver import RunResult
+from minivllm.scenarios.registry import get_scenario
+from minivllm.scenarios.run import run_scenario
+from minivllm.trace.reader import Log, read_log
+
+# An engine that plans nobody goes on for ever; every scenario is over long before.
+MAX_STEPS = 300
+_SHOWN = 300
+
+
+class WrongError(AssertionError):
+    """A check that does not hold.
+
+    Attributes:
+        message: What is wrong, in a sentence; "" if the rest says it.
+        call, expected, got: What was called, what it should have given, what it gave; "" for what does not apply.
+        place: Line of the learner's file.
+        map: What to look at.
+        is_error: The learner's code raised.
+        is_endless: It was stopped, because it ran too long.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        call: str = "",
+        expected: str = "",
+        got: str = "",
+        place: Place | None = None,
+        map: MapPlace | None = None,
+        is_error: bool = False,
+    ) -> None:
+        super().__init__(message or f"{call}: expected {expected}, got {got}")
+        self.message = message
+        self.call = call
+        self.expected = expected
+        self.got = got
+        self.place = place
+        self.map = map
+        self.is_error = is_error
+        self.is_endless = False
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call of the learner's part that has returned.
+
+    Attributes:
+        call: How it looks.
+        value: What it gave.
+    """
+
+    call: str
+    value: Any
+
+    def gives(self, expected: Any, why: str = "", *, got: Any = None) -> None:
+        """Hold the value (or `got`, what is of interest in it) against what is expected."""
+        got = self.value if got is None else got
+        if type(got) is not type(expected) or got != expected:
+            raise WrongError(why, call=self.call, expected=shown(expected), got=shown(got))
+
+    def is_true(self, holds: bool, expected: str, why: str = "", *, got: Any = None) -> None:
+        """A condition on the value, in words."""
+        if not holds:
+            raise WrongError(why, call=self.call, expected=expected, got=shown(self.value if got is None else got))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of the engine.
+
+    Attributes:
+        scenario: What ran.
+        overrides: With which settings instead of the scenario's.
+        log: Every event.
+        result: How it ended.
+        violations: Invariants that did not hold: (iteration, message).
+        path: File of the log; None for the reference.
+    """
+
+    scenario: Scenario
+    overrides: dict[str, Any]
+    log: Log
+    result: RunResult
+    violations: list[tuple[int, str]]
+    path: Path | None
+
+    @property
+    def call(self) -> str:
+        """How the run is called in a report."""
+        return f"the engine, on the scenario {self.scenario.name}"
+
+    def at(self, iteration: int, kind: str = "plan", request: str | None = None) -> MapPlace | None:
+        """A slice of a map of this run."""
+        return None if self.path is None else MapPlace(kind, iteration, str(self.path), request)
+
+    @property
+    def tokens(self) -> dict[str, list[int]]:
+        """What each request said."""
+        return {name: list(request.output_token_ids) for name, request in self.result.requests.items()}
+
+
+class Bench:
+    """The learner's part, called alone and inside the engine.
+
+    Args:
+        exercise: The exercise.
+        part: The learner's module (or the solution).
+        file: Where it was read from.
+        runs: Folder for the logs of its runs.
+    """
+
+    def __init__(self, exercise: Exercise, part: ModuleType, file: Path, runs: Path) -> None:
+        self.exercise = exercise
+        self.part = part
+        self.file = file
+        self._runs = runs
+
+    # ---- the part alone ---------------------------------------------------------------------------------------
+
+    def call(self, name: str, *args: Any, text: str = "", **kwargs: Any) -> Called:
+        """Call a function of the learner's.
+
+        Args:
+            name: Of the function; "" to call the first of `args`.
+            args, kwargs: Given to it.
+            text: How the call is shown, where its arguments would not say much.
+
+        Raises:
+            WrongError: It raised.
+        """
+        function: Callable[..., Any] = getattr(self.part, name) if name else args[0]
+        given = args if name else args[1:]
+        words = [shown(arg) for arg in given] + [f"{key}={shown(value)}" for key, value in kwargs.items()]
+        call = text or f"{name or getattr(function, '__name__', '?')}({', '.join(words)})"
+        try:
+            return Called(call, function(*given, **kwargs))
+        except OutOfTimeError as error:
+            raise self.out_of_time(error, call) from None
+        except (Exception, SystemExit) as error:
+            raise self.raised(error, call) from None
+
+    def raised(self, error: BaseException, call: str, at: MapPlace | None = None) -> WrongError:
+        """What to say when something raised."""
+        place = place_in(self.file, error)
+        if isinstance(error, NotImplementedError) and place is not None:
+            return WrongError("This is not written yet.", call=call, got=said(error), place=place, is_error=True)
+        if place is None:
+            message = "The engine could not go on with what your part gave it."
+        else:
+            message = "Your code raised an error."
+        return WrongError(message, call=call, got=said(error), place=place, map=at, is_error=True)
+
+    def out_of_time(self, error: BaseException, call: str, at: MapPlace | None = None) -> WrongError:
+        """What to say when something runs for ever."""
+        place = place_in(self.file, error)
+        where = "is it a loop that never ends?" if place else "does the engine wait for something that never comes?"
+        message = f"Stopped: it was still running; {where}"
+        wrong = WrongError(message, call=call, got="no end", place=place, map=at, is_error=True)
+        wrong.is_endless = True
+        return wrong
+
+    # ---- the part in the engine -------------------------------------------------------------------------------
+
+    def replaced(self) -> AbstractContextManager[None]:
+        """The learner's part in the engine, for the length of a `with` block."""
+        return replaced(self.replacements())
+
+    def replacements(self) -> dict[str, Any]:
+        """What takes the place of which symbol. A fault that is planted comes first, so that a repair replaces it."""
+        parts = planted(self.exercise)
+        return parts | {symbol: getattr(self.part, name) for symbol, name in self.exercise.replaces.items()}
+
+    def run(self, scenario: str | Scenario, **overrides: Any) -> Run:
+        """Run a scenario with the learner's part in the engine.
+
+        Raises:
+            WrongError: The run did not come to its end.
+        """
+        chosen = get_scenario(scenario) if isinstance(scenario, str) else scenario
+        call = f"the engine, on the scenario {chosen.name}"
+        path = self._runs / f"{self.exercise.name}-{chosen.name}.jsonl"
+        try:
+            with self.replaced():
+                run = run_with(chosen, overrides, path)
+        except OutOfTimeError as error:
+            raise self.out_of_time(error, call, _last_place(path)) from None
+        except (Exception, SystemExit) as error:
+            raise self.raised(error, call, _last_place(path)) from None
+        if run.result.truncated:
+            waiting = [name for name in run.result.requests if name not in run.result.finals]
+            raise WrongError(
+                f"After {MAX_STEPS} iterations {', '.join(waiting)} had still not ended.",
+                call=call,
+                expected="a run that ends",
+                got=f"{MAX_STEPS} iterations, and no end",
+                map=_place_without_progress(run),
+            )
+        return run
+
+    def same_plans(self, run: Run, *, tokens: bool = True) -> None:
+        """Hold a run against that of the engine's own parts: who was planned, which blocks, what was said."""
+        reference = reference_of(run.scenario, run.overrides)
+        diff = diff_logs(run.log, reference.log, plans=True, tokens=tokens)
+        if diff.first is None:
+            return
+        first = diff.first
+        raise WrongError(
+            f"In iteration {first.iteration} your engine and ours part.",
+            call=f"{run.call}, iteration {first.iteration}: {first.field}",
+            expected=shown(first.b),
+            got=shown(first.a),
+            map=run.at(first.iteration),
+        )
+
+    def same_tokens(self, run: Run) -> None:
+        """Every request says what it says with the engine's own parts, whenever it says it."""
+        expected = reference_of(run.scenario, run.overrides).tokens
+        for request, tokens in expected.items():
+            got = run.tokens.get(request, [])
+            if got == tokens:
+                continue
+            pairs = enumerate(zip(got, tokens, strict=False))
+            place = next((i for i, (a, b) in pairs if a != b), min(len(got), len(tokens)))
+            raise WrongError(
+                f"Output token {place} of {request} is another one.",
+                call=f"{run.call}: tokens of {request}",
+                expected=shown(tokens),
+                got=shown(got),
+                map=run.at(_iteration_of(run, request, place), request=request),
+            )
+
+    def sound(self, run: Run) -> None:
+        """No invariant is broken."""
+        if not run.violations:
+            return
+        iteration, message = run.violations[0]
+        name = message.partition(":")[0]
+        raise WrongError(
+            f"{name} does not hold in iteration {iteration}.",
+            call=f"{run.call}, iteration {iteration}",
+            expected=_sentence(name),
+            got=message.partition(": ")[2] or message,
+            map=run.at(iteration, _map_of(name)),
+        )
+
+    def wrong(self, run: Run, iteration: int, message: str = "", **facts: Any) -> WrongError:
+        """What to raise for something else that is wrong with a run."""
+        kind, request = facts.pop("map", "plan"), facts.pop("request", None)
+        told: dict[str, Any] = {key: v if isinstance(v, str) else shown(v) for key, v in facts.items()}
+        call = told.pop("call", f"{run.call}, iteration {iteration}")
+        return WrongError(message, call=call, map=run.at(iteration, kind, request), **told)
+
+
+def run_with(scenario: Scenario, overrides: Mapping[str, Any], path: Path | None = None) -> Run:
+    """Run a scenario on the engine as it is now."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    traced = run_scenario(
+        scenario, dict(overrides), log_path=path, check=True, logical=True, level="step", max_steps=MAX_STEPS
+    )
+    found = [(violation["iteration"], violation["message"]) for violation in traced.violations]
+    return Run(scenario, dict(overrides), traced.log, traced.result, sorted(found), path)
+
+
+_references: dict[str, Run] = {}
+
+
+def reference_of(scenario: Scenario, overrides: Mapping[str, Any]) -> Run:
+    """The run with the engine's own parts; made once."""
+    key = f"{scenario!r} {sorted(overrides.items())!r}"
+    if key not in _references:
+        _references[key] = run_with(scenario, overrides)
+    return _references[key]
+
+
+def planted(exercise: Exercise) -> dict[str, Any]:
+    """The fault of a bug exercise: what takes the place of which symbol."""
+    if not exercise.plants:
+        return {}
+    import importlib
+
+    fault = importlib.import_module(exercise.module("fault"))
+    return {symbol: getattr(fault, name) for symbol, name in exercise.plants.items()}
+
+
+def shown(value: Any) -> str:
+    """A value in a report: short, and bytes as their first digits."""
+    if isinstance(value, bytes):
+        return f"<{value.hex()[:8]}...>" if len(value) > 8 else repr(value)
+    if isinstance(value, list | tuple) and any(isinstance(item, bytes) for item in value):
+        words = ", ".join(map(shown, value))
+        return f"[{words}]" if isinstance(value, list) else f"({words})"
+    text = str(value) if hasattr(value, "request_id") else repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def _last_place(path: Path) -> MapPlace | None:
+    """The last iteration that a run which broke off has in its log."""
+    if not path.exists():
+        return None
+    steps = [event.step for event in read_log(path).events if event.kind == "schedule"]
+    return MapPlace("plan", steps[-1], str(path)) if steps else None
+
+
+def _place_without_progress(run: Run) -> MapPlace | None:
+    """The iteration after the last one in which anything was computed."""
+    busy = [event.step for event in run.log.events if event.kind == "schedule" and event.data["scheduled"]]
+    return run.at(min(busy[-1] + 1, MAX_STEPS - 1) if busy else 0)
+
+
+def _iteration_of(run: Run, request: str, place: int) -> int:
+    """The iteration that brought a request's output token at a place."""
+    seen = 0
+    for event in run.log.events:
+        if event.kind == "update":
+            seen += len(event.data["emitted"].get(request, ()))
+            if seen > place:
+                return event.step
+    return max((event.step for event in run.log.events), default=0)
+
+
+def _sentence(name: str) -> str:
+    from minivllm.analysis.invariants import all_invariants
+
+    return next((rule.sentence for rule in all_invariants() if rule.id == name), "every invariant holds")
+
+
+def _map_of(name: str) -> str:
+    from minivllm.analysis.invariants import all_invariants
+
+    return next((rule.map for rule in all_invariants() if rule.id == name), "state")
