@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from minivllm import __version__
-from minivllm.entrypoints.cli import bench_generation, bench_kernels
+from minivllm.entrypoints.cli import bench_generation, bench_kernels, bench_startup
 from minivllm.entrypoints.cli.common import JsonOption, examples, note, print_json, stdout_console
 from minivllm.entrypoints.cli.errors import LackingError, user_errors
 
@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
     group.command("trace-overhead", epilog=trace_epilog)(user_errors(trace_overhead))
     bench_generation.add_commands(group)
     bench_kernels.add_commands(group)
+    bench_startup.add_commands(group)
     app.add_typer(group, name="bench")
 
 

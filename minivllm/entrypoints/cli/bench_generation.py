@@ -80,7 +80,10 @@ def add_commands(group: typer.Typer) -> None:
         "minivllm bench throughput --requests 4 --input-len 8:16 --output-len 4 --json",
     )
     group.command("throughput", epilog=examples(*lines))(user_errors(throughput))
-    lines = ("minivllm bench latency", "minivllm bench latency --requests 2 --input-len 16 --output-len 8 --json")
+    lines = (
+        "minivllm bench latency --repeats 1",
+        "minivllm bench latency --requests 2 --input-len 16 --output-len 8 --json",
+    )
     group.command("latency", epilog=examples(*lines))(user_errors(latency))
 
 
@@ -171,12 +174,12 @@ def _run(
     from minivllm.entrypoints.progress import make_progress
 
     names = [one.value for one in dtypes] if dtypes else None
-    plan = Plan(bench, model, draws, names, repeats, _parsed(engine_args or []), rates, peers)
+    plan = Plan(bench, model, draws, names, repeats, parsed_arguments(engine_args or []), rates, peers)
     note("measuring what this machine can do, then loading the engines")
     with make_progress("runs", plan.num_runs, True) as progress:
         results, floors, device = run_plan(plan, progress.advance)
     machine = {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "minivllm": __version__,
@@ -190,7 +193,7 @@ def _run(
     note(", ".join(f"{key} {value}" for key, value in machine.items()))
 
 
-def _parsed(texts: list[str]) -> dict[str, Any]:
+def parsed_arguments(texts: list[str]) -> dict[str, Any]:
     """NAME=VALUE, with values as in JSON; what is none is a text."""
     import json
 
@@ -206,7 +209,8 @@ def _parsed(texts: list[str]) -> dict[str, Any]:
     return arguments
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Its name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
