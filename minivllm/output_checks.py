@@ -24,6 +24,8 @@ _SWITCHES = (
     "ignore_eos",
     "detokenize",
     "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "flat_logprobs",
     "skip_reading_prefix_cache",
 )
 
@@ -67,7 +69,10 @@ def _check_lengths(params: SamplingParams) -> None:
         raise ValueError(f"max_tokens must be at least 1, got {longest!r}")
     if not (_is_integer(shortest) and shortest >= 0):
         raise ValueError(f"min_tokens must be 0 or more, got {shortest!r}")
-    for name, length in (("max_tokens", longest), ("min_tokens", shortest)):
+    interval = params.stream_interval
+    if interval is not None and not (_is_integer(interval) and interval >= 1):
+        raise ValueError(f"stream_interval must be at least 1, got {interval!r}")
+    for name, length in (("max_tokens", longest), ("min_tokens", shortest), ("stream_interval", interval)):
         if length is not None and length > MAX_LENGTH:
             raise ValueError(f"{name} must be at most {MAX_LENGTH}, got {length}")
     if longest is not None and shortest > longest:

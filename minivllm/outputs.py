@@ -37,7 +37,9 @@ class CompletionOutput:
         self.text += new.text
         self.token_ids = self.token_ids + new.token_ids
         if self.logprobs is not None and new.logprobs is not None:
-            self.logprobs = self.logprobs + new.logprobs
+            self.logprobs = (
+                [*self.logprobs, *new.logprobs] if isinstance(self.logprobs, list) else self.logprobs + new.logprobs
+            )
         self.cumulative_logprob = new.cumulative_logprob
         self.finish_reason = new.finish_reason
         self.stop_reason = new.stop_reason

@@ -19,6 +19,8 @@ MIN_TEMPERATURE = 1e-2
 # Each is compared with the end of the output at every token.
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARS = 4096
+# Rows of scores are as wide as the longest list in the batch.
+MAX_LOGPROB_TOKEN_IDS = 128
 # The worker keeps parameters in arrays of 32 bits.
 _MAX_INT32 = 2**31 - 1
 _MAX_NUMBER = 2**1000
@@ -37,6 +39,7 @@ _NUMBERS = frozenset(
         "prompt_logprobs",
         "max_tokens",
         "min_tokens",
+        "stream_interval",
     ]
 )
 
@@ -49,7 +52,8 @@ def normalize(params: SamplingParams) -> None:
             plain: int | float = int(value) if isinstance(value, numbers.Integral) else float(value)
             msgspec.structs.force_setattr(params, name, plain)
     changes: dict[str, Any] = {}
-    for name, off in (("stop_token_ids", ()), ("bad_words", ()), ("allowed_token_ids", None)):
+    lists = {"stop_token_ids": (), "bad_words": (), "allowed_token_ids": None, "logprob_token_ids": None}
+    for name, off in lists.items():
         value = getattr(params, name)
         if value is None or isinstance(value, list | set | range):
             changes[name] = off if value is None else tuple(value)
@@ -105,6 +109,7 @@ def _check_token_lists(params: SamplingParams) -> None:
             raise ValueError(f"allowed_token_ids must be a list of token ids, got {allowed!r:.80}")
         if not allowed:
             raise ValueError("allowed_token_ids is empty, so no token could be sampled: leave it out to allow all")
+    _check_logprob_token_ids(params)
     if not isinstance(params.bad_words, tuple) or not all(isinstance(w, str) and w.strip() for w in params.bad_words):
         raise ValueError(f"bad_words must be a list of texts that are not blank, got {params.bad_words!r:.80}")
     if len(params.bad_words) > MAX_BAD_WORDS:
@@ -116,6 +121,20 @@ def _check_token_lists(params: SamplingParams) -> None:
     for token_id, value in (bias or {}).items():
         if not (_is_integer(token_id) and _is_number(value) and math.isfinite(value)):
             raise ValueError(f"logit_bias must map token ids to finite numbers, got {token_id!r}: {value!r}")
+
+
+def _check_logprob_token_ids(params: SamplingParams) -> None:
+    wanted = params.logprob_token_ids
+    if wanted is None:
+        return
+    if not isinstance(wanted, tuple) or not all(map(_is_integer, wanted)):
+        raise ValueError(f"logprob_token_ids must be a list of token ids, got {wanted!r:.80}")
+    if len(wanted) > MAX_LOGPROB_TOKEN_IDS:
+        raise ValueError(f"logprob_token_ids must have at most {MAX_LOGPROB_TOKEN_IDS} ids, got {len(wanted)}")
+    if params.logprobs is not None and params.logprobs != len(wanted):
+        raise ValueError(
+            f"logprobs must be {len(wanted)}, the number of logprob_token_ids, or left out, got {params.logprobs}"
+        )
 
 
 def _is_number(value: Any) -> bool:

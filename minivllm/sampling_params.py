@@ -56,9 +56,6 @@ _NOT_HERE: dict[str, tuple[tuple[object, ...], str]] = {
     "thinking_token_budget": ((None,), "thinking is not told from answering"),
     "logits_processors": ((None, []), "there are no plugins of the sampler"),
     "extra_args": ((None, {}), "there are no plugins of the sampler"),
-    "logprob_token_ids": ((None,), "logprobs tells the most likely tokens"),
-    "flat_logprobs": ((False,), "logprobs come as dictionaries"),
-    "spaces_between_special_tokens": ((True,), "special tokens are decoded as the tokenizer does"),
     "skip_clone": ((False, True), "every request has a copy of its own"),
     "best_of": ((None, 1), "vLLM V1 has none either; take n"),
 }
@@ -96,6 +93,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, metaclass
             complete it.
         logprobs: Return the log probabilities of this many most likely tokens, and of the sampled one. -1 is all.
         prompt_logprobs: The same for each prompt token. The whole prompt is computed then, cached or not.
+        logprob_token_ids: Return the log probabilities of these tokens, and of the sampled one, instead of the most
+            likely ones. At most 128. As in vLLM, the rank of each is its place in this list, from 1.
+        flat_logprobs: Return log probabilities as `FlatLogprobs`: few large lists, not many small dictionaries.
         max_tokens: Output length limit; None means up to the model's length.
         min_tokens: No stop by end-of-sequence or stop id before this many output tokens.
         stop: Strings that finish the request when the text contains one. The text ends before it.
@@ -105,7 +105,10 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, metaclass
         repetition_detection: Finish a request whose output only repeats itself.
         detokenize: Turn the output into text.
         skip_special_tokens: Leave special tokens out of the text.
+        spaces_between_special_tokens: Let the tokenizer put spaces between added tokens that follow each other, if it
+            does. Matters only where special tokens are not left out.
         output_kind: What each output holds.
+        stream_interval: Tokens from one output to the next; not less than the engine's own. None takes that.
         skip_reading_prefix_cache: Compute the whole prompt even if parts of it are cached.
         eos_token_id: Set by the frontend from the model; callers leave it alone.
         all_stop_token_ids: Set by the frontend: what min_tokens keeps from being sampled.
@@ -126,6 +129,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, metaclass
     bad_words: tuple[str, ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] | None = None
+    flat_logprobs: bool = False
     max_tokens: int | None = 16
     min_tokens: int = 0
     stop: str | tuple[str, ...] = ()
@@ -135,7 +140,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, metaclass
     repetition_detection: RepetitionDetectionParams | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    stream_interval: int | None = None
     skip_reading_prefix_cache: bool = False
     eos_token_id: int | None = None
     all_stop_token_ids: tuple[int, ...] = ()
@@ -147,6 +154,36 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, metaclass
         check(self)
         check_output(self)
 
+    @classmethod
+    def from_optional(cls, logit_bias: dict[Any, float] | None = None, **given: Any) -> SamplingParams:
+        """Make parameters from what a client's request holds: None stands for the default (but `max_tokens=None` for
+        the model's length), and the keys of `logit_bias` may be texts, as JSON has them. Biases are cut to [-100, 100].
+
+        Raises:
+            ValueError: A key is no token id, or a value makes no sense.
+        """
+        biases = {_token_id(key): min(100.0, max(-100.0, bias)) for key, bias in (logit_bias or {}).items()}
+        asked = {name: value for name, value in given.items() if value is not None or name == "max_tokens"}
+        return cls(logit_bias=biases or None, **asked)
+
+    def clone(self) -> SamplingParams:
+        """A copy that shares nothing that can change."""
+        return msgspec.structs.replace(self, logit_bias=dict(self.logit_bias) if self.logit_bias else self.logit_bias)
+
     @property
     def is_greedy(self) -> bool:
         return self.temperature < SAMPLING_EPS
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many scores beside its own each output token comes with; None for no scores."""
+        if self.logprob_token_ids:
+            return len(self.logprob_token_ids)
+        return self.logprobs
+
+
+def _token_id(key: Any) -> int:
+    try:
+        return int(key)
+    except (ValueError, TypeError):
+        raise ValueError(f"logit_bias must map token ids to numbers, got the key {key!r:.60}") from None

@@ -38,7 +38,9 @@ class Tokenizer:
         self.eos_token_id = eos_token_id
         self.chat_template = chat_template
         self.special_tokens = special_tokens
-        self._special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+        added = backend.get_added_tokens_decoder()
+        self._added = {token_id: token.content for token_id, token in added.items()}
+        self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
 
     @property
     def vocab_size(self) -> int:
@@ -69,6 +71,10 @@ class Tokenizer:
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self._special_ids
+
+    def added_token(self, token_id: int) -> str | None:
+        """What a token that was added to the vocabulary is written as; None for all others."""
+        return self._added.get(token_id)
 
     def token_text(self, token_id: int) -> str:
         """One token for display. A piece of a character shows as U+FFFD, an id without a token as <id>."""

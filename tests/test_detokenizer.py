@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import models
 
 from minivllm.engine.detokenizer import DecodeStream
 from minivllm.models.model_zoo import find_model, list_models, local_path
@@ -85,6 +87,15 @@ def test_special_tokens_are_left_out_or_kept() -> None:
     ids = BYTE_LEVEL.encode("a<|end|>b")
     assert "".join(pieces(BYTE_LEVEL, [], ids, skip=True)) == "ab"
     assert "".join(pieces(BYTE_LEVEL, [], ids, skip=False)) == "a<|end|>b"
+
+
+@pytest.mark.parametrize(("spaces", "text"), [(True, "x <a> <b> x <a>"), (False, "x <a><b> x <a>")])
+def test_spaces_between_added_tokens_are_as_asked(spaces: bool, text: str) -> None:
+    words = tokenizers.Tokenizer(models.WordLevel({"x": 0}, unk_token="x"))  # decodes with a space between any two
+    words.add_special_tokens(["<a>", "<b>"])
+    tokenizer = Tokenizer(words, None, None, {})
+    stream = DecodeStream(tokenizer, [0], skip_special_tokens=False, spaces_between=spaces)
+    assert "".join(map(stream.step, [0, 1, 2, 0, 1])).strip() == text
 
 
 LOCAL = [info.name for info in list_models() if local_path(info) is not None]

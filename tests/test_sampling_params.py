@@ -51,6 +51,12 @@ from minivllm.sampling_params import SamplingParams
         ({"logit_bias": {1: 10**400}}, "logit_bias must map token ids to finite numbers, got 1: 1000"),
         ({"repetition_penalty": 10**400}, "repetition_penalty must be a finite number above 0, got 1000"),
         ({"repetition_detection": 5}, "repetition_detection must be RepetitionDetectionParams, got 5"),
+        ({"logprob_token_ids": ["a"]}, "logprob_token_ids must be a list of token ids, got ('a',)"),
+        ({"logprob_token_ids": range(129)}, "logprob_token_ids must have at most 128 ids, got 129"),
+        ({"logprob_token_ids": [1], "logprobs": 2}, "logprobs must be 1, the number of logprob_token_ids, or left out"),
+        ({"stream_interval": 0}, "stream_interval must be at least 1, got 0"),
+        ({"flat_logprobs": 1}, "flat_logprobs must be True or False, got 1"),
+        ({"spaces_between_special_tokens": None}, "spaces_between_special_tokens must be True or False, got None"),
         ({"logit_bias": [1]}, "logit_bias must map token ids to numbers, got [1]"),
     ],
 )
@@ -74,6 +80,10 @@ def test_a_value_without_meaning_is_refused_with_its_limit(params: dict[str, Any
         # A cached position is not computed, so its scores would be missing.
         ({"prompt_logprobs": 0}, "skip_reading_prefix_cache", True),
         ({"logprobs": 0}, "skip_reading_prefix_cache", False),
+        ({"logprob_token_ids": [4, 3]}, "logprob_token_ids", (4, 3)),
+        ({"logprob_token_ids": [4, 3]}, "num_logprobs", 2),
+        ({"logprob_token_ids": [], "logprobs": 0}, "num_logprobs", 0),
+        ({"logprob_token_ids": []}, "num_logprobs", None),
     ],
 )
 def test_forms_that_mean_the_same_become_one(params: dict[str, Any], name: str, value: Any) -> None:
@@ -111,9 +121,23 @@ def test_parameters_survive_the_way_to_the_core() -> None:
 
 
 def test_what_is_not_here_can_be_named_as_long_as_it_asks_for_nothing() -> None:
-    named = SamplingParams(
-        structured_outputs=None, best_of=1, spaces_between_special_tokens=True, extra_args={}, top_k=3
-    )
+    named = SamplingParams(structured_outputs=None, best_of=1, thinking_token_budget=None, extra_args={}, top_k=3)
     assert named == SamplingParams(top_k=3)
     with pytest.raises(TypeError, match="Unexpected keyword argument 'guided_json'"):
         SamplingParams(guided_json={})
+
+
+def test_a_clients_request_may_leave_things_open() -> None:
+    made = SamplingParams.from_optional(
+        n=None, temperature=None, top_p=0.5, stop=None, max_tokens=None, logit_bias={"3": 400, 4: -2}
+    )
+    assert made == SamplingParams(top_p=0.5, max_tokens=None, logit_bias={3: 100.0, 4: -2})
+    with pytest.raises(ValueError, match="got the key 'a'"):
+        SamplingParams.from_optional(logit_bias={"a": 1})
+
+
+def test_a_clone_shares_nothing_that_can_change() -> None:
+    params = SamplingParams(logit_bias={1: 2.0}, stop=["a"])
+    clone = params.clone()
+    assert clone == params
+    assert clone.logit_bias is not params.logit_bias

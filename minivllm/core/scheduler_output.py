@@ -82,7 +82,8 @@ class LogprobsLists(msgspec.Struct, frozen=True, array_like=True):
     """Scores of a run of tokens of one request, as equally long lists: one entry a position.
 
     Attributes:
-        logprob_token_ids: The token itself, then the most likely ones, likeliest first (it may be among them).
+        logprob_token_ids: The token itself, then the most likely ones, likeliest first, or those that the request asks
+            for in its order (it may be among them).
         logprobs: Their log probabilities (or logits, see `ModelConfig.logprobs_mode`).
         sampled_token_ranks: Place of the token itself among all tokens; 1 is the most likely.
     """

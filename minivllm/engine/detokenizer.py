@@ -32,16 +32,35 @@ class DecodeStream:
         tokenizer: The model's tokenizer.
         prompt_token_ids: The prompt. Only its end matters, as the context of the first output token.
         skip_special_tokens: Leave special tokens out of the text.
+        spaces_between: Let the tokenizer put spaces between added tokens that follow each other. Without, the second
+            one reads as it is written.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], skip_special_tokens: bool) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int],
+        skip_special_tokens: bool,
+        spaces_between: bool = True,
+    ) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
+        self._joins_added = not (skip_special_tokens or spaces_between)
+        self._after_added = False
         self._pending: list[int] = []
         self._settle(list(prompt_token_ids[-_PROMPT_TAIL:]))
 
     def step(self, token_id: int) -> str:
         """Take one token, and return the text that it completes (possibly none yet)."""
+        text = self._step(token_id)
+        if self._joins_added:
+            added = self._tokenizer.added_token(token_id)
+            if added is not None and self._after_added:
+                text = added
+            self._after_added = added is not None
+        return text
+
+    def _step(self, token_id: int) -> str:
         self._pending.append(token_id)
         text = self._decode(self._settled + self._pending)
         # Not simply text[len(settled_text):]. Where the prompt ends inside a character, the settled text ends in
@@ -91,7 +110,9 @@ class IncrementalDetokenizer:
         self.stop_buffer_length = 0 if self._include_stop or not self._stop else max(map(len, self._stop)) - 1
         self._stream: DecodeStream | None = None
         if tokenizer is not None and params.detokenize:
-            self._stream = DecodeStream(tokenizer, prompt_token_ids, params.skip_special_tokens)
+            self._stream = DecodeStream(
+                tokenizer, prompt_token_ids, params.skip_special_tokens, params.spaces_between_special_tokens
+            )
         # For each token whose text is known: the length of the output text with it.
         self._text_ends: list[int] = []
 

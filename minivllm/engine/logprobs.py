@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from minivllm.core.messages import EngineCoreOutput
 from minivllm.core.scheduler_output import LogprobsLists
-from minivllm.logprobs import Logprob, LogprobsOnePosition, PromptLogprobs, SampleLogprobs
+from minivllm.logprobs import FlatLogprobs, Logprob, PromptLogprobs, SampleLogprobs
 from minivllm.sampling_params import SamplingParams
 from minivllm.tokenizer import Tokenizer
 
@@ -34,8 +34,10 @@ class LogprobsProcessor:
 
     def __init__(self, tokenizer: Tokenizer | None, params: SamplingParams) -> None:
         self._tokenizer = tokenizer
-        self.logprobs: SampleLogprobs | None = None if params.logprobs is None else []
-        self.cumulative_logprob: float | None = None if params.logprobs is None else 0.0
+        self._flat = params.flat_logprobs
+        is_asked = params.num_logprobs is not None
+        self.logprobs: SampleLogprobs | None = (FlatLogprobs() if self._flat else []) if is_asked else None
+        self.cumulative_logprob: float | None = 0.0 if is_asked else None
         self.prompt_logprobs: PromptLogprobs | None = None
 
     def update_from_output(self, output: EngineCoreOutput, num_tokens: int) -> None:
@@ -51,7 +53,8 @@ class LogprobsProcessor:
             self.cumulative_logprob = (self.cumulative_logprob or 0.0) + sum(row[0] for row in new.logprobs)
         # A request that was preempted computes its prompt again, and tells it again.
         if output.new_prompt_logprobs is not None and self.prompt_logprobs is None:
-            self.prompt_logprobs = [None]
+            self.prompt_logprobs = FlatLogprobs() if self._flat else []
+            self.prompt_logprobs.append(None)
             self._append(self.prompt_logprobs, output.new_prompt_logprobs)
 
     def take_prompt_logprobs(self, once: bool) -> PromptLogprobs | None:
@@ -61,18 +64,18 @@ class LogprobsProcessor:
             self.prompt_logprobs = []
         return prompt_logprobs
 
-    def _append(self, positions: list[LogprobsOnePosition] | PromptLogprobs, new: LogprobsLists) -> None:
+    def _append(self, positions: SampleLogprobs | PromptLogprobs, new: LogprobsLists) -> None:
         for token_ids, logprobs, rank in zip(new.logprob_token_ids, new.logprobs, new.sampled_token_ranks, strict=True):
-            before = [next(iter(position)) for position in positions[-_CONTEXT:] if position is not None]
+            before = [next(iter(position)) for position in positions[-_CONTEXT:] if position]
             ranks = [rank, *range(1, len(token_ids))]
+            texts = [self._decode(token_id, before) for token_id in token_ids]
+            if isinstance(positions, FlatLogprobs):
+                positions.append_fast(token_ids, logprobs, ranks, texts)
+                continue
             # The token itself comes first, and may come again among the most likely ones, with the same rank unless
             # others tie with it.
-            positions.append(
-                {
-                    token_id: Logprob(logprob, place, self._decode(token_id, before))
-                    for token_id, logprob, place in zip(token_ids, logprobs, ranks, strict=True)
-                }
-            )
+            entries = zip(token_ids, logprobs, ranks, texts, strict=True)
+            positions.append({token_id: Logprob(*entry) for token_id, *entry in entries})
 
     def _decode(self, token_id: int, before: Sequence[int]) -> str | None:
         """The text of one token. One that ends inside a character has none: the one that completes it has all of it."""

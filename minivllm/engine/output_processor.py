@@ -179,11 +179,12 @@ class OutputProcessor:
             self.parent_requests[parent.request_id] = parent
             children = parent.children
         external_req_id = request.request_id if external_req_id is None else external_req_id
+        interval = max(request.sampling_params.stream_interval or 1, self.stream_interval)
         for index, child in enumerate(children):
             detokenizer = IncrementalDetokenizer(self.tokenizer, child.prompt_token_ids, child.sampling_params)
             logprobs = LogprobsProcessor(self.tokenizer, child.sampling_params)
             self.request_states[child.request_id] = RequestState(
-                child, external_req_id, prompt, parent, index, queue, detokenizer, logprobs, self.stream_interval
+                child, external_req_id, prompt, parent, index, queue, detokenizer, logprobs, interval
             )
             if self.metrics is not None:
                 self.request_states[child.request_id].times = self.metrics.record_arrival()

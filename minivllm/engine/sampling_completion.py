@@ -22,7 +22,12 @@ def verify(params: SamplingParams, vocab_size: int, max_logprobs: int) -> None:
     Raises:
         ValueError: With the name, the value and the limit.
     """
-    lists = {"stop": params.stop_token_ids, "allowed": params.allowed_token_ids, "logit_bias": params.logit_bias}
+    lists = {
+        "stop": params.stop_token_ids,
+        "allowed": params.allowed_token_ids,
+        "logit_bias": params.logit_bias,
+        "logprob": params.logprob_token_ids,
+    }
     for name, token_ids in lists.items():
         if token_ids is not None and len(token_ids) > vocab_size:
             raise ValueError(f"{name} token ids: the vocabulary has {vocab_size} tokens, got {len(token_ids)} ids")

@@ -5,6 +5,8 @@ Upstream: vllm/v1/sample/sampler.py::Sampler.gather_logprobs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from minivllm.config import LogprobsMode
@@ -25,13 +27,19 @@ def compute_scores(logits: torch.Tensor, mode: LogprobsMode) -> torch.Tensor:
     plane="data",
     process="worker",
 )
-def gather_logprobs(scores: torch.Tensor, num_logprobs: list[int], token_ids: torch.Tensor) -> LogprobsLists:
-    """The score and the rank of one token per row, and the most likely tokens.
+def gather_logprobs(
+    scores: torch.Tensor,
+    num_logprobs: list[int],
+    token_ids: torch.Tensor,
+    wanted: Sequence[tuple[int, ...] | None] = (),
+) -> LogprobsLists:
+    """The score and the rank of one token per row, and the most likely tokens or those that are wanted.
 
     Args:
         scores: (rows, vocab_size).
         num_logprobs: Most likely tokens to tell of each row.
         token_ids: (rows,), int64.
+        wanted: The tokens to tell of each row instead of the most likely ones; None for a row that wants those.
     """
     widest = min(max(num_logprobs, default=0), scores.shape[-1])
     best, best_ids = scores.topk(widest, dim=-1)  # (rows, widest)
@@ -41,8 +49,13 @@ def gather_logprobs(scores: torch.Tensor, num_logprobs: list[int], token_ids: to
     ranks = (scores >= own).sum(dim=-1)
     all_ids = torch.cat((own_ids, best_ids), dim=1).tolist()
     all_scores = torch.cat((own, best), dim=1).tolist()
-    return LogprobsLists(
+    told = LogprobsLists(
         [row[: 1 + count] for row, count in zip(all_ids, num_logprobs, strict=True)],
         [row[: 1 + count] for row, count in zip(all_scores, num_logprobs, strict=True)],
         ranks.tolist(),
     )
+    for row, ids in enumerate(wanted):
+        if ids is not None:
+            told.logprob_token_ids[row][1:] = ids
+            told.logprobs[row][1:] = scores[row, list(ids)].tolist()
+    return told

@@ -37,6 +37,7 @@ class SamplingMetadata:
     Attributes:
         rules: Of the rows that have any. Empty costs nothing.
         num_logprobs: Most likely tokens to tell of each row, -1 for a row that does not ask; None if no row asks.
+        logprob_token_ids: Of the rows that ask for certain tokens instead.
     """
 
     req_ids: list[str]
@@ -48,6 +49,7 @@ class SamplingMetadata:
     position: NDArray[np.int64]  # of the token that is sampled
     rules: list[RowRules] = field(default_factory=list)
     num_logprobs: NDArray[np.int32] | None = None
+    logprob_token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def take(self, rows: NDArray[np.intp]) -> SamplingMetadata:
         """How to draw from only some rows; what comes before and after the draw is left out."""

@@ -18,6 +18,7 @@ import torch
 from minivllm.config import LogprobsMode
 from minivllm.core.scheduler_output import LogprobsLists
 from minivllm.sample import filters, logits_processor, logprobs, penalties
+from minivllm.sample.device_sampler import draw_on_device
 from minivllm.sample.metadata import RowRules, SamplingMetadata
 from minivllm.sample.noise import gumbel_noise
 from minivllm.sourcemap.registry import on_map
@@ -39,10 +40,12 @@ class Sampler:
 
     Args:
         logprobs_mode: Which scores are told.
+        with_kernels: Whether tokens are drawn by the kernels of a device, with their noise.
     """
 
-    def __init__(self, logprobs_mode: LogprobsMode = "raw_logprobs") -> None:
+    def __init__(self, logprobs_mode: LogprobsMode = "raw_logprobs", with_kernels: bool = False) -> None:
         self.logprobs_mode = logprobs_mode
+        self._with_kernels = with_kernels
 
     @on_map("sample", vllm="vllm/v1/sample/sampler.py::Sampler.forward", plane="data", process="worker")
     def forward(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
@@ -65,20 +68,26 @@ class Sampler:
         highest = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
         _refuse_nan(highest, metadata)
         random_rows = np.flatnonzero(metadata.temperature > 0)
-        if len(random_rows) > 0:
+        if self._with_kernels:
+            tokens = draw_on_device(logits, metadata)  # greedy rows, too: of equal logits the same one as in a graph
+        shows_kept = told is not None and not is_raw
+        if len(random_rows) > 0 and (shows_kept or not self._with_kernels):
             rows = torch.from_numpy(random_rows).to(logits.device)
             how = metadata.take(random_rows)
             kept = filters.filtered(logits[rows], how)
-            tokens[rows] = draw(kept, how)
-            if told is not None and not is_raw:
+            if not self._with_kernels:
+                tokens[rows] = draw(kept, how)
+            if shows_kept:
                 logits = logits.index_copy(0, rows, kept)
 
         if told is None or metadata.num_logprobs is None:
             return SamplerOutput(tokens, None)
         if scores is None:
             scores = logprobs.compute_scores(logits[told], self.logprobs_mode)
-        counts = metadata.num_logprobs[told.cpu().numpy()].tolist()
-        return SamplerOutput(tokens, logprobs.gather_logprobs(scores, counts, tokens[told]))
+        rows_told = told.tolist()
+        counts = metadata.num_logprobs[rows_told].tolist()
+        wanted = [metadata.logprob_token_ids.get(row) for row in rows_told]
+        return SamplerOutput(tokens, logprobs.gather_logprobs(scores, counts, tokens[told], wanted))
 
 
 def apply_logits_processors(logits: torch.Tensor, rules: list[RowRules]) -> torch.Tensor:

@@ -81,7 +81,7 @@ class RequestColumns:
         self.top_k[row] = max(params.top_k, 0)
         self.min_p[row] = params.min_p
         self.seed[row] = _seed_of(new.req_id, self._seed) if params.seed is None else params.seed % 2**64
-        self.num_logprobs[row] = NO_LOGPROBS if params.logprobs is None else params.logprobs
+        self.num_logprobs[row] = NO_LOGPROBS if params.num_logprobs is None else params.num_logprobs
         self.num_prompt_logprobs[row] = NO_LOGPROBS if params.prompt_logprobs is None else params.prompt_logprobs
         self.params[row] = params
         self.has_rules[row] = has_rules(params)

@@ -21,6 +21,7 @@ def sampling_metadata(batch: PreparedBatch, columns: RequestColumns) -> Sampling
     """Each logits row takes the parameters of its request."""
     rows = np.array([1 + len(drafts) for drafts in batch.drafts])
     places = batch.places.repeat(rows)
+    num_logprobs = _num_logprobs(batch, columns, rows)
     return SamplingMetadata(
         req_ids=[req_id for req_id, count in zip(batch.req_ids, rows.tolist(), strict=True) for _ in range(count)],
         temperature=columns.temperature[places],
@@ -30,7 +31,8 @@ def sampling_metadata(batch: PreparedBatch, columns: RequestColumns) -> Sampling
         seed=columns.seed[places],
         position=batch.positions[batch.logits_indices] + 1,
         rules=list(_rules(batch, columns)) if columns.has_rules[batch.places].any() else [],
-        num_logprobs=_num_logprobs(batch, columns, rows),
+        num_logprobs=num_logprobs,
+        logprob_token_ids={} if num_logprobs is None else _logprob_token_ids(places, columns),
     )
 
 
@@ -49,6 +51,11 @@ def _rules(batch: PreparedBatch, columns: RequestColumns) -> Iterator[RowRules]:
 def _num_logprobs(batch: PreparedBatch, columns: RequestColumns, rows: NDArray[np.int64]) -> NDArray[np.int32] | None:
     counts = np.where(batch.samples, columns.num_logprobs[batch.places], NO_LOGPROBS)
     return counts.repeat(rows) if (counts != NO_LOGPROBS).any() else None
+
+
+def _logprob_token_ids(places: NDArray[np.intp], columns: RequestColumns) -> dict[int, tuple[int, ...]]:
+    wanted = ((row, columns.params[place].logprob_token_ids) for row, place in enumerate(places.tolist()))
+    return {row: token_ids for row, token_ids in wanted if token_ids}
 
 
 def prompt_chunks(batch: PreparedBatch, columns: RequestColumns) -> Iterator[PromptChunk]:

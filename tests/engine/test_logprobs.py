@@ -15,7 +15,8 @@ from minivllm.core.messages import EngineCoreOutput
 from minivllm.core.scheduler import Scheduler
 from minivllm.core.scheduler_output import LogprobsLists
 from minivllm.engine.logprobs import LogprobsProcessor
-from minivllm.outputs import RequestOutput
+from minivllm.logprobs import FlatLogprobs
+from minivllm.outputs import CompletionOutput, RequestOutput
 from minivllm.sampling_params import RequestOutputKind
 from minivllm.tokenizer import Tokenizer, load_tokenizer
 
@@ -260,3 +261,55 @@ def test_a_prompt_that_is_told_again_changes_nothing() -> None:
     assert (len(told), told[1][5].logprob) == (2, -1.0)
     processor.update_from_output(EngineCoreOutput("a", [7], new_prompt_logprobs=prompt), 2)
     assert processor.take_prompt_logprobs(once=True) == [], "deltas have it already"
+
+
+def test_scores_of_chosen_tokens_come_in_the_order_asked_whoever_else_is_in_the_batch(tiny_model: Path) -> None:
+    llm = LLM(model=str(tiny_model), **SMALL, max_logprobs=-1)
+    plain = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+    asks = [{"logprobs": -1}, {"logprob_token_ids": [9, 4, 30]}, {"logprobs": 2}, {"logprob_token_ids": [7]}, {}]
+    every, three, two, one, none = (
+        output.outputs[0].logprobs
+        for output in llm.generate(
+            [LONG] * 5,
+            [msgspec.structs.replace(plain, **ask) for ask in asks],  # type: ignore[arg-type]
+        )
+    )
+    assert every is not None and three is not None and two is not None and one is not None  # noqa: PT018
+    assert none is None
+    for all_of, *told in zip(every, three, two, one, strict=True):
+        sampled = next(iter(all_of))
+        assert [list(position) for position in told[::2]] == [
+            list(dict.fromkeys([sampled, *ids])) for ids in ([9, 4, 30], [7])
+        ]
+        assert len(told[1]) == 2
+        for position in told:
+            for token_id, entry in position.items():
+                assert entry.logprob == pytest.approx(all_of[token_id].logprob, abs=1e-4)
+    assert [entry.rank for entry in list(three[0].values())[1:]] == [1, 2, 3], "as in vLLM: their places in the list"
+
+
+def test_flat_scores_are_the_same_scores(tiny_model: Path) -> None:
+    llm = LLM(model=str(tiny_model), **SMALL)
+    [listed], [flat] = (llm.generate([LONG], msgspec.structs.replace(ASKS, flat_logprobs=f)) for f in (False, True))
+    for a, b in (
+        (listed.outputs[0].logprobs, flat.outputs[0].logprobs),
+        (listed.prompt_logprobs, flat.prompt_logprobs),
+    ):
+        assert isinstance(b, FlatLogprobs)
+        assert a is not None
+        assert [position or {} for position in a] == list(b)
+        assert list(b[2:5]) == [position or {} for position in a[2:5]]
+        assert list(b[:2] + b[2:]) == list(b)
+        assert b[-1] == a[-1]
+
+
+def test_flat_deltas_add_up() -> None:
+    flat = LogprobsProcessor(None, SamplingParams(logprobs=1, flat_logprobs=True))
+    for token_id in (5, 6):
+        scores = LogprobsLists([[token_id, 5]], [[-1.0, -0.5]], [1])
+        flat.update_from_output(EngineCoreOutput("a", [token_id], new_logprobs=scores), token_id - 4)
+    assert isinstance(flat.logprobs, FlatLogprobs)
+    first = CompletionOutput(0, "", [5], logprobs=flat.logprobs[:1])
+    first.extend(CompletionOutput(0, "", [6], logprobs=flat.logprobs[1:]))
+    assert first.logprobs == flat.logprobs
+    assert flat.logprobs.token_ids == [5, 5, 6, 5], "like vLLM: the token itself stays beside the likeliest"

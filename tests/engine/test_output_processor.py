@@ -131,3 +131,13 @@ def test_an_error_comes_after_what_is_pending_and_wakes_who_waits() -> None:
             await waiting
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("engine", "own", "sizes"), [(1, 3, [1, 3, 2]), (4, 3, [1, 4, 1]), (2, None, [1, 2, 2, 1])])
+def test_a_request_may_want_fewer_outputs_than_the_engine_sends(engine: int, own: int | None, sizes: list[int]) -> None:
+    processor = OutputProcessor(None, stream_interval=engine)
+    params = SamplingParams(output_kind=DELTA, stream_interval=own)
+    processor.add_request(EngineCoreRequest("r", [1], params), None)
+    ends = [None] * 5 + [FinishReason.LENGTH]
+    outputs = [output for end in ends for output in step(processor, ("r", [5], end))]
+    assert [len(output.outputs[0].token_ids) for output in outputs] == sizes
