@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from minivllm.sourcemap.locate import PACKAGE
+from minivllm.sourcemap.reference import reference_link
 from minivllm.sourcemap.routes import ROUTES
 from minivllm.sourcemap.rows import ARTICLES, NEWER, PINNED, Row, not_built, rows
 
@@ -115,12 +116,13 @@ def _not_built(group: Iterable[Row]) -> str:
 
 
 def _ours(row: Row) -> str:
-    """Our symbol, as a link that works in the repository. Without a line: lines move with every change."""
+    """Our symbol, as a link to its words in the API reference. Without a line: lines move with every change."""
     assert row.ours is not None
     assert row.path is not None
-    path = row.path.relative_to(PACKAGE.parent).as_posix()
-    name = html.escape(row.ours.partition(":")[2])
-    return f'<a href="../{path}">{path.removeprefix("minivllm/")}</a><br><code>{name}</code>'
+    path = row.path.relative_to(PACKAGE.parent).as_posix().removeprefix("minivllm/")
+    link = reference_link(row.ours)
+    place = f"[{path}]({link})" if link else path
+    return f"{place}<br><code>{html.escape(row.ours.partition(':')[2])}</code>"
 
 
 def _vllm(row: Row) -> str:
