@@ -34,6 +34,7 @@ class RunFacts:
         prompts: Token ids of each prompt whose arrival the log holds.
         params: Its sampling parameters, as they were asked for.
         arrival: Its priority and arrival time.
+        keys: What keeps its cached blocks apart from those of others with the same tokens: adapter and salt.
         outputs: All tokens that each request was given, in order.
         output_of: Iterations in which an output was committed, each with how many were before it.
         plans: The data of each `schedule` event, by iteration.
@@ -41,14 +42,16 @@ class RunFacts:
         lookups: Prefix look-ups of each request: (iteration, data).
         is_whole: The log begins at the beginning, and nothing of it was dropped or cut off.
         has_worker: Batches were prepared: it is no simulation.
-        hash_contents, told_finished, texts, ended_texts: What the checks have seen, as far as they have come: what each
-            hash stands for (parent hash and own tokens), whom the worker was told to forget, text sent, texts ended.
+        hash_contents, told_finished, texts, ended_texts, unstoppable: What the checks have seen, as far as they have
+            come: what each hash stands for (parent hash, own tokens, keys), whom the worker was told to forget, text
+            sent, texts ended, tokens of a text and those of its characters in which no stop string counts.
     """
 
     config: dict[str, Any]
     prompts: dict[str, list[int]] = field(default_factory=dict)
     params: dict[str, dict[str, Any]] = field(default_factory=dict)
     arrival: dict[str, tuple[int, float]] = field(default_factory=dict)
+    keys: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     outputs: dict[str, list[int]] = field(default_factory=dict)
     output_of: dict[int, int] = field(default_factory=dict)
     plans: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -56,10 +59,11 @@ class RunFacts:
     lookups: dict[str, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
     is_whole: bool = True
     has_worker: bool = False
-    hash_contents: dict[str, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)
+    hash_contents: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     told_finished: set[str] = field(default_factory=set)
     texts: dict[str, str] = field(default_factory=dict)
     ended_texts: set[str] = field(default_factory=set)
+    unstoppable: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def scheduler_config(self) -> dict[str, Any]:
@@ -160,6 +164,7 @@ def run_facts(log: Log) -> RunFacts:
             run.prompts.setdefault(event.request, event.data["prompt_token_ids"])
             run.params.setdefault(event.request, event.data.get("sampling_params", {}))
             run.arrival.setdefault(event.request, (event.data["priority"], event.data["arrival_time"]))
+            run.keys.setdefault(event.request, (tuple(event.data.get("lora") or ()), event.data.get("cache_salt")))
         elif event.kind == "kv.lookup" and event.request is not None:
             run.lookups.setdefault(event.request, []).append((event.step, event.data))
         elif event.kind == "schedule":

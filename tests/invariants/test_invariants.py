@@ -169,16 +169,29 @@ def _let_the_second_in_first(events: list[Event]) -> None:
     data["running_scheduled"][place : place + 2] = data["running_scheduled"][place : place + 2][::-1]
 
 
+def _stop_after_the_running(events: list[Event]) -> None:
+    """The last running request gets nothing, and the loop's stop is that of the waiting queue."""
+    data = _of(events, "schedule", lambda d: len(d["running"]) > 1 and not d["waiting_scheduled"]).data
+    left_out = data["running"].pop()
+    data["scheduled"] = [entry for entry in data["scheduled"] if entry[0] != left_out]
+    data["stop"] = {"request": "R9", "reason": "preempted_this_step", "numbers": {"preempted": 1}}
+
+
 @pytest.mark.parametrize(
     ("rule", "scenario", "change"),
     [
         ("INV-13", "priority", _let_the_second_in_first),
         ("INV-13", "kv-pressure", _let_the_second_in_first),
         ("INV-27", "hello", _set("output.text", lambda d: d.update(delta=d["delta"] * 2, sent=2 * d["sent"]))),
+        ("INV-27", "stop-strings", _set("output.text", lambda d: d.pop("sent_tokens"), lambda d: d.get("sent_tokens"))),
+        ("INV-27", "utf8-split", _set("output.text", lambda d: d.update(held="The prompt" + d["held"]))),
+        ("INV-07", "prefix-warmup", _set("request.arrived", lambda d: d.update(cache_salt="mine"))),
+        ("INV-15", "kv-pressure", _stop_after_the_running),
     ],
 )
 def test_slips_that_an_engine_made(rule: str, scenario: str, change: Callable[[list[Event]], None]) -> None:
-    """The queue was served from its end, and a piece of text was sent twice with a count that agreed."""
+    """The queue was served from its end; a piece of text was sent twice with a count that agreed; ids were sent
+    without their text, and the prompt with the first output; a salt did not count; a running request was skipped."""
     assert rule in broken(spoilt(recorded(scenario), change))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from minivllm.analysis.invariants.books import BLOCK_EVENTS, follow
 from minivllm.analysis.invariants.registry import invariant
 from minivllm.analysis.iteration import Iteration
+from minivllm.trace.events import Event
 
 _NULL = 0
 _SHOWN_FREE = 12  # how much of the free queue a step's last event tells
@@ -114,26 +115,43 @@ def published(it: Iteration) -> Iterator[str]:
 @invariant(
     "INV-07",
     "Only full blocks are published, in the order of the request's chain, and equal hashes mean equal tokens.",
-    reason="A hash stands for all tokens up to it. If it does not, a hit is a lie.",
+    reason="A hash stands for all tokens up to it, and for adapter and salt. If it does not, a hit is a lie.",
     map="state",
     bug="vLLM #36708: keys of images were ambiguous by position, and two prompts shared wrong blocks",
-    needs=("kv.stored",),
+    needs=("kv.stored", "kv.shared"),
 )
 def chain(it: Iteration) -> Iterator[str]:
     yield from _faults(it, "INV-07")
-    size = it.run.block_size
-    for event in it.all("kv.stored"):
-        tokens = it.run.tokens_of(event.request or "")
-        if tokens is None:
-            continue
-        parent = event.data["parent"]
-        for place, block_hash in enumerate(event.data["hashes"]):
-            start = event.data["first_token"] + place * size
-            content = (parent, tuple(tokens[start : start + size]))
-            known = it.run.hash_contents.setdefault(block_hash, content)
-            if known != content:
-                yield f"{event.request} published tokens {start} to {start + size - 1} under a hash of other tokens"
-            parent = block_hash
+    hashes: dict[int, str] = dict(it.before.pool.hashes)
+    for event in it.all("kv.stored", "kv.shared", "kv.evicted"):
+        if event.kind == "kv.stored":
+            yield from _named_after_content(it, event, event.data["hashes"])
+            hashes.update(zip(event.data["blocks"], event.data["hashes"], strict=True))
+        elif event.kind == "kv.shared":
+            yield from _named_after_content(it, event, [hashes.get(block) for block in event.data["blocks"]])
+        else:
+            hashes.pop(-1 if event.block is None else event.block, None)
+
+
+def _named_after_content(it: Iteration, event: Event, hashes: list[Any]) -> Iterator[str]:
+    """Blocks that a request publishes, or shares with whoever published them, stand for its own tokens and keys."""
+    size, request = it.run.block_size, event.request or ""
+    tokens = it.run.tokens_of(request)
+    if tokens is None:
+        return
+    is_hit = event.kind == "kv.shared"
+    parent = None if is_hit else event.data["parent"]
+    first = 0 if is_hit else event.data["first_token"]
+    for start, block_hash in enumerate(hashes):
+        place = first + start * size
+        content = (parent, tuple(tokens[place : place + size]), it.run.keys.get(request))
+        known = it.run.hash_contents.get(block_hash, content if is_hit else None)
+        if known is None:
+            it.run.hash_contents[block_hash] = content
+        elif known != content:
+            did, what = "hit" if is_hit else "published", "tokens" if known[:2] != content[:2] else "adapter or salt"
+            yield f"{request} {did} tokens {place} to {place + size - 1} under a hash of other {what}"
+        parent = block_hash
 
 
 @invariant(

@@ -9,6 +9,8 @@ from minivllm.analysis.invariants.registry import invariant
 from minivllm.analysis.iteration import Iteration
 
 _PAUSED = 0  # budget of a step of an engine that is paused
+# Why the loop over running requests may stop at one of them.
+_ENDS_RUNNING = ("token_budget", "paused_all", "no_free_blocks")
 
 
 @invariant(
@@ -223,8 +225,8 @@ def reasons(it: Iteration) -> Iterator[str]:
     unexplained = [request for request in waits if request not in explained and request not in planned]
     if unexplained and (stop is None or stop["reason"] in ("queue_empty", "all_waiting_blocked")):
         yield f"{unexplained[0]} got nothing, and nothing says why"
-    for request in plan["running_scheduled"]:
-        if request not in planned and request not in explained and (stop is None or stop["request"] is None):
+    for request in _looked_at(plan, state.running):
+        if request not in planned and request not in explained:
             yield f"{request} runs and got nothing, and nothing says why"
     for entry in plan["not_scheduled"]:
         if entry["request"] in planned:
@@ -237,6 +239,14 @@ def reasons(it: Iteration) -> Iterator[str]:
             yield f"{entry['request']} was cut by a budget of {numbers['limit']}, which was not what was left"
     for entry in (*plan["not_scheduled"], *([stop] if stop else [])):
         yield from _arithmetic(entry, plan, total, it)
+
+
+def _looked_at(plan: dict[str, Any], running: list[str]) -> list[str]:
+    """The running requests that the loop came to: all of them, unless it stopped at one."""
+    stop = plan["stop"]
+    if stop is not None and stop["reason"] in _ENDS_RUNNING and stop["request"] in running:
+        running = running[: running.index(stop["request"])]
+    return [request for request in plan["running_scheduled"] if request in running]
 
 
 def _arithmetic(entry: dict[str, Any], plan: dict[str, Any], total: int, it: Iteration) -> Iterator[str]:

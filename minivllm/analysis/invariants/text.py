@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from minivllm.analysis.invariants.registry import invariant
 from minivllm.analysis.iteration import Iteration
@@ -27,6 +28,9 @@ def pieces(it: Iteration) -> Iterator[str]:
         if before + len(data["delta"]) != data["sent"]:
             yield f"{request} was sent {before} characters and {len(data['delta'])} more, {data['sent']} are counted"
         ids = [token for token, _ in data["tokens"]]
+        is_all_told = data.get("sent_tokens") is None
+        if is_all_told and data["held"] and _BROKEN_CHARACTER not in data["held"] and data["finish_reason"] is None:
+            yield f"{request} has every token id, and {data['held']!r} of their text is held back"
         if ids != update["emitted"].get(request, []):
             yield f"{request} was told tokens {update['emitted'].get(request, [])}, its text is of {ids}"
         if _BROKEN_CHARACTER not in held and data["finish_reason"] is None:
@@ -47,9 +51,10 @@ def _is_said_by(text: str, tokens: list[str]) -> bool:
 
     Special tokens may be left out, spaces may belong to the place of a token, and parts of a character say nothing.
     """
-    if any(_BROKEN_CHARACTER in part for part in (text, *tokens)):
-        return True
     rest = "".join(text.split())
+    if any(_BROKEN_CHARACTER in part for part in (text, *tokens)):
+        # A token that is a part of a character can complete one, and that is all that it can say.
+        return len(rest) <= sum(len("".join(token.split())) for token in tokens)
     for token in tokens:
         rest = rest.removeprefix("".join(token.split()))
     return not rest
@@ -75,11 +80,22 @@ def stop_strings(it: Iteration) -> Iterator[str]:
             yield f"{request} got text after its last output"
         if data["finish_reason"] is not None:
             it.run.ended_texts.add(request)
+        start = _stops_count_from(it, request, data, params.get("min_tokens", 0))
         if stops and not params.get("include_stop_str_in_output"):
-            found = [stop for stop in stops if stop in text]
+            found = [stop for stop in stops if text.find(stop, max(0, start - len(stop) + 1)) >= 0]
             yield from (f"{request} was sent the stop string {stop!r}" for stop in found)
         if data["stop_reason"] is not None and data["stop_reason"] not in (*stops, *params.get("stop_token_ids", ())):
             yield f"{request} ended at {data['stop_reason']!r}, which is none of its stops"
+
+
+def _stops_count_from(it: Iteration, request: str, data: dict[str, Any], min_tokens: int) -> int:
+    """Characters that came with the first min_tokens tokens: no stop string that ends there ends the request."""
+    tokens, chars = it.run.unstoppable.get(request, (0, 0))
+    tokens += len(data["tokens"])
+    if tokens <= min_tokens:
+        chars = data["sent"] + len(data["held"])
+    it.run.unstoppable[request] = (tokens, chars)
+    return chars
 
 
 @invariant(
