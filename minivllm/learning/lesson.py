@@ -14,6 +14,8 @@ Fenced blocks, by the word behind the fence:
     ask     a question (see `minivllm.learning.question`)
 
 Every other block is text. A heading of the second level begins a page.
+
+`lesson.zh.md` beside it is the same lesson in Chinese: the same blocks, with other words around them.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ _HEAD = re.compile(
 )
 _FENCE = re.compile(r"^```(?P<word>facts|check|run|where|ask)\n(?P<body>.*?)^```\n", re.MULTILINE | re.DOTALL)
 _KINDS = ("facts", "check", "run", "where", "ask")
+_FILES = {"en": "lesson.md", "zh": "lesson.zh.md"}
 
 
 class LessonError(ValueError):
@@ -84,6 +87,11 @@ class LessonHead:
     minutes: int
     path: Path
 
+    @property
+    def lang(self) -> str:
+        """The language that its file is in."""
+        return "zh" if self.path.name == _FILES["zh"] else "en"
+
 
 @dataclass(frozen=True, slots=True)
 class Lesson(LessonHead):
@@ -96,18 +104,20 @@ class Lesson(LessonHead):
         return [block for page in self.pages for block in page.blocks if block.kind == kind]
 
 
-def lesson_heads(folder: Path = FOLDER) -> list[LessonHead]:
-    """Every lesson, in the order of the course."""
-    return sorted((_head(path) for path in folder.glob("*/lesson.md")), key=lambda head: head.number)
+def lesson_heads(folder: Path = FOLDER, lang: str = "en") -> list[LessonHead]:
+    """Every lesson, in the order of the course; in English what has no file in that language."""
+    paths = [path.with_name(_FILES[lang]) for path in folder.glob(f"*/{_FILES['en']}")]
+    heads = [_head(path if path.exists() else path.with_name(_FILES["en"])) for path in paths]
+    return sorted(heads, key=lambda head: head.number)
 
 
-def find_lesson(name: str) -> Lesson:
-    """A lesson by name.
+def find_lesson(name: str, lang: str = "en") -> Lesson:
+    """A lesson by name, in a language if there is a file in it.
 
     Raises:
         LessonError: There is none of that name; the message names the nearest.
     """
-    heads = lesson_heads()
+    heads = lesson_heads(lang=lang)
     by_name = {head.name: head for head in heads}
     wanted = name.strip().replace("_", "-")
     if wanted not in by_name:

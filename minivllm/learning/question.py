@@ -8,6 +8,8 @@ An `ask` block of a lesson:
     answer: tokens("R1", 13)              an expression
     why: {limit}, because ...             said after it, on one or more lines
     where: minivllm.core.scheduler:...    our symbol, whose place is shown with it
+
+In another language than English, `choice: NAME | WORDS` shows words for what the run calls NAME.
 """
 
 from __future__ import annotations
@@ -105,12 +107,16 @@ def read_question(block: Block, filler: Filler, question_id: str) -> Question:
     missing = [name for name in ("answer", "why", "where") if name not in parts]
     if missing:
         raise FactError(f"question {question_id} has no line `{missing[0]}:`")
-    filled = tuple(filler.fill(choice) for choice in choices)
+    filled = [filler.fill(choice).partition(" | ") for choice in choices]
+    names = [name for name, _, _ in filled]
     answer = shown(filler.value(" ".join(parts["answer"])))
-    if filled and filled.count(answer) != 1:
-        raise FactError(f"question {question_id}: the run answers {answer!r}, once among {list(filled)}")
+    if names and names.count(answer) != 1:
+        raise FactError(f"question {question_id}: the run answers {answer!r}, once among {names}")
+    told = tuple(words or name for name, _, words in filled)
+    if told:
+        answer = told[names.index(answer)]
     text, why = (filler.fill(" ".join(parts[name]).strip()) for name in ("text", "why"))
-    return Question(question_id, text, filled, answer, why, parts["where"][0].strip())
+    return Question(question_id, text, told, answer, why, parts["where"][0].strip())
 
 
 def vllm_place(ours: str) -> str | None:

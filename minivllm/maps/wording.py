@@ -5,6 +5,7 @@ A template names its values in braces. `{count:block|blocks}` is a number with t
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minivllm.maps import words_en, words_zh
@@ -27,10 +28,12 @@ class Words:
 
     Args:
         lang: One of LANGUAGES.
+        languages: By language, the templates; default: those of the story of an iteration.
     """
 
-    def __init__(self, lang: str) -> None:
-        self._templates = LANGUAGES[lang]
+    def __init__(self, lang: str, languages: Mapping[str, Mapping[str, str]] = LANGUAGES) -> None:
+        self.lang = lang
+        self._templates = languages[lang]
 
     def __call__(self, key: str, **values: Any) -> str:
         """Fill in a template."""
@@ -45,6 +48,10 @@ class Words:
     def names(self, names: list[str]) -> str:
         """Several requests in a row."""
         return self("and_so_on").join(names)
+
+    def listed(self, names: Sequence[str]) -> str:
+        """Several things in a sentence: "R0, R1 and R2"."""
+        return self("and").join(part for part in (self.names([*names[:-1]]), names[-1]) if part)
 
 
 def quoted(text: str) -> str:

@@ -60,7 +60,6 @@ WRONG_CALLS: dict[str, tuple[list[str], int, list[str]]] = {
     "map like no other": (["trace", "a", "--map", "zzz"], 2, ["'zzz'", "process, state, hot, timeline, plan"]),
     "no map": (["trace", "a", "--map", ","], 2, ["--map names no map", "process"]),
     "unknown level": (["trace", "a", "--level", "line"], 2, ["'line'", "function"]),
-    "map in one language only": (["map", "hot", "-s", "hello", "--lang", "zh"], 2, ["English only", "map plan"]),
     "unknown language": (["trace", "a", "--lang", "fr"], 2, ["'fr'", "zh"]),
     "no names to record": (["scenario", "record"], 2, ["--all"]),
     "strange iteration": (["trace", "a", "--iteration", "first"], 2, ["'first'", "N, A:B, last or all"]),

@@ -9,11 +9,12 @@ import shlex
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from minivllm.learning.fill import Filler
 from minivllm.learning.lesson import Block, Lesson, LessonError, Page
 from minivllm.learning.question import Question, read_question, vllm_place
+from minivllm.learning.wording import say
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -53,7 +54,7 @@ class LessonView:
         from rich.text import Text
 
         page = self._lesson.pages[number]
-        place = f"{number + 1} of {len(self._lesson.pages)}"
+        place = say(self._lesson.lang, "page", page=number + 1, pages=len(self._lesson.pages))
         dash = "-" if self._ascii_only else "─"
         self._print(Text(f"{dash * 2} {page.title} {dash * 2} {place}", style="bold"))
         self._print("")
@@ -76,7 +77,7 @@ class LessonView:
         from rich.text import Text
 
         question = read_question(block, self._filler, question_id(self._lesson, self._asks.index(block)))
-        self._markdown(f"**Question.** {question.text}")
+        self._markdown(say(self._lesson.lang, "question", text=question.text))
         for line in question.lines():
             self._print(Text(f"  {line}"))
         if question.choices:
@@ -87,7 +88,12 @@ class LessonView:
         from rich.text import Text
 
         command, lines = output_of(
-            block, self._filler, self._console.width, self._ascii_only, self._console.is_terminal
+            block,
+            self._filler,
+            self._console.width,
+            self._ascii_only,
+            self._console.is_terminal,
+            lang=self._lesson.lang,
         )
         self._print(Text(f"$ {command}", style="bold cyan"))
         for line in lines:
@@ -99,7 +105,8 @@ class LessonView:
 
         for ours, here, vllm in places(block):
             self._print(Text.assemble("  ", ours.rpartition(":")[2], ("  " + here, "cyan")))
-            self._print(Text(f"      vLLM 0.27.1  {vllm or 'has no such thing'}", style="dim"))
+            found = vllm or say(self._lesson.lang, "not_in_vllm")
+            self._print(Text(f"      vLLM 0.27.1  {found}", style="dim"))
         self._print("")
 
     def draw_answer(self, question: Question, verdict: str) -> None:
@@ -109,12 +116,10 @@ class LessonView:
             question: The question.
             verdict: What is said of the answer that was given; "" if none was.
         """
-        draw_answer(question, verdict, self._markdown, self._print)
+        draw_answer(question, verdict, self._lesson.lang, self._markdown, self._print)
 
     def _markdown(self, text: str) -> None:
-        from rich.markdown import Markdown
-
-        self._print(Markdown(text, hyperlinks=False))
+        self._print(markdown_of(text))
         self._print("")
 
     def _print(self, what: RenderableType) -> None:
@@ -122,7 +127,11 @@ class LessonView:
 
 
 def draw_answer(
-    question: Question, verdict: str, markdown: Callable[[str], None], say: Callable[[RenderableType], None]
+    question: Question,
+    verdict: str,
+    lang: str,
+    markdown: Callable[[str], None],
+    show: Callable[[RenderableType], None],
 ) -> None:
     """Say what was right, why, and where the rule stands."""
     from rich.text import Text
@@ -130,11 +139,38 @@ def draw_answer(
     from minivllm.sourcemap.locate import shown
 
     answer = question.right.replace("*", "\\*").replace("_", "\\_")
-    markdown(f"{verdict} **Answer: {answer}.** {question.why}".strip())
-    say(Text(f"  here  {shown(question.ours)}", style="dim"))
+    markdown(say(lang, "answer", verdict=verdict, answer=answer, why=question.why))
+    show(Text(f"  {say(lang, 'here')}  {shown(question.ours)}", style="dim"))
     if vllm := vllm_place(question.ours):
-        say(Text(f"  vLLM  {vllm}", style="dim"))
-    say("")
+        show(Text(f"  vLLM  {vllm}", style="dim"))
+    show("")
+
+
+def markdown_of(text: str) -> Any:
+    """Markdown for a console; Chinese is wrapped as Chinese is."""
+    from rich.markdown import Markdown, MarkdownContext, MarkdownElement, Paragraph, TableDataElement
+
+    from minivllm.maps.render.wrap import WrappedText
+
+    class WrappedParagraph(Paragraph):
+        def on_enter(self, context: MarkdownContext) -> None:
+            super().on_enter(context)
+            self.text = WrappedText(justify="left")
+
+    class WrappedCell(TableDataElement):
+        def __init__(self, justify: Any) -> None:
+            super().__init__(justify)
+            self.content = WrappedText("", justify=justify)
+
+    class WrappedMarkdown(Markdown):
+        elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+            **Markdown.elements,
+            "paragraph_open": WrappedParagraph,
+            "td_open": WrappedCell,
+            "th_open": WrappedCell,
+        }
+
+    return WrappedMarkdown(text, hyperlinks=False)
 
 
 def print_on(console: Console, what: RenderableType, ascii_only: bool) -> None:
@@ -175,7 +211,12 @@ def places(block: Block) -> list[tuple[str, str, str | None]]:
 
 
 def output_of(
-    block: Block, filler: Filler, width: int, ascii_only: bool = False, is_terminal: bool = False
+    block: Block,
+    filler: Filler,
+    width: int,
+    ascii_only: bool = False,
+    is_terminal: bool = False,
+    lang: str = "en",
 ) -> tuple[str, list[str]]:
     """Carry out a `run` block.
 
@@ -185,6 +226,7 @@ def output_of(
         width: Columns.
         ascii_only: Use no character beyond ASCII.
         is_terminal: Whether the lines go to a terminal, and may have colours.
+        lang: The language to ask for, of commands that speak more than one.
 
     Returns:
         The command, and the lines of its output, cut as the block says.
@@ -194,6 +236,9 @@ def output_of(
     """
     command, *cuts = filler.fill(block.body).strip().splitlines()
     program, *args = shlex.split(command)
+    if _speaks(args):
+        args += ["--lang", lang]
+        command += f" --lang {lang}" if lang != "en" else ""
     screen = _Screen(is_terminal)
     with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(io.StringIO()) as complaints:
         _commands()(
@@ -206,6 +251,17 @@ def output_of(
         side, _, words = cut.partition(": ")
         lines = _cut(lines, side, words)
     return command, lines
+
+
+def _speaks(args: list[str]) -> bool:
+    """Whether a command has the option --lang."""
+    command = _commands()
+    for word in args:
+        below = getattr(command, "commands", {})
+        if word not in below:
+            break
+        command = below[word]
+    return any("--lang" in parameter.opts for parameter in command.params)
 
 
 @lru_cache(maxsize=1)

@@ -55,8 +55,6 @@ _HELP = {
 }
 # What stands where a kind has no Mermaid text.
 _INSTEAD_OF_MERMAID = {"hot": "a table of times", "timeline": "a grid", "plan": "a table of plans"}
-# Kinds with the story of an iteration above the picture.
-_TOLD_IN_BOTH = ("plan", "state")
 _NEXT = {"process": "state", "state": "hot", "hot": "process", "timeline": "plan", "plan": "process"}
 
 FormatOption = Annotated[
@@ -96,9 +94,6 @@ def _command(kind: str) -> Callable[..., None]:
         from minivllm.entrypoints.cli.map_view import MapView
 
         wanted = _format(kind, format_, as_json, output)
-        if lang is not None and kind not in _TOLD_IN_BOTH:
-            told = " and ".join(f"map {name}" for name in _TOLD_IN_BOTH)
-            raise typer.BadParameter(f"map {kind} is told in English only: leave out --lang, or take {told}")
         ascii_only = ascii_only or wanted == "ascii"
         view = MapView(kind, iteration, request, ascii_only, language(lang, ascii_only=ascii_only))
         check_outputs({"--output": output}, [log])

@@ -208,7 +208,7 @@ def _draw_process(view: MapView, log: Log, chosen: list[int], console: Console) 
     from minivllm.maps.render.process import ProcessRenderer
 
     process = process_map(log)
-    renderer = ProcessRenderer(process, log.header, console, ascii_only=view.ascii_only)
+    renderer = ProcessRenderer(process, log.header, console, ascii_only=view.ascii_only, lang=view.lang)
     if not view.is_below:
         renderer.draw_header()
     for iteration in process["iterations"]:
@@ -240,7 +240,9 @@ def _draw_hot(view: MapView, log: Log, chosen: list[int], console: Console) -> N
 
     run = hot_map(log, None if view.iteration is None else chosen, view.request)
     for place, step in enumerate(chosen):
-        renderer = HotPathRenderer(hot_map(log, [step]), run, log.header, console, ascii_only=view.ascii_only)
+        renderer = HotPathRenderer(
+            hot_map(log, [step]), run, log.header, console, ascii_only=view.ascii_only, lang=view.lang
+        )
         if place == 0 and not view.is_below:
             renderer.draw_header()
         renderer.draw_step()
@@ -254,7 +256,7 @@ def _draw_timeline(view: MapView, log: Log, chosen: list[int], console: Console)
     timeline = _timeline_document(log, chosen, view.request)
     if not view.is_below:
         Frame(log.header, requests_of(log), console, ascii_only=view.ascii_only).draw_header()
-    TimelineRenderer(timeline, log.header, console, ascii_only=view.ascii_only).draw()
+    TimelineRenderer(timeline, log.header, console, ascii_only=view.ascii_only, lang=view.lang).draw()
 
 
 _DRAWINGS: dict[str, Callable[[MapView, Log, list[int], Console], None]] = {

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minivllm.entrypoints.cli.common import AsciiOption, JsonOption, WidthOption, examples, note, print_json
+from minivllm.entrypoints.cli.common import (
+    AsciiOption,
+    JsonOption,
+    LangOption,
+    WidthOption,
+    examples,
+    language,
+    note,
+    print_json,
+)
 from minivllm.entrypoints.cli.errors import user_errors
 from minivllm.entrypoints.cli.walkthrough import complete_lesson, keep
 
@@ -50,6 +59,7 @@ def quiz(
     as_json: JsonOption = False,
     width: WidthOption = None,
     ascii_only: AsciiOption = False,
+    lang_: LangOption = None,
 ) -> None:
     """Answer questions about runs, and learn from each answer.
 
@@ -59,11 +69,13 @@ def quiz(
     from minivllm.entrypoints.cli.common import stdout_console
     from minivllm.entrypoints.cli.terminal import is_terminal
     from minivllm.learning.progress import load_progress
+    from minivllm.learning.wording import say
 
+    lang = language(lang_, ascii_only=ascii_only)
     given = _given(answers)
     progress = load_progress()
     interactive = given is None and not as_json and is_terminal()
-    asked = _questions(lesson, progress.right if interactive else ())
+    asked = _questions(lesson, progress.right if interactive else (), lang)
     wanted = count or (None if lesson is not None else _ROUND)
     if given is not None and count is None:
         wanted = len(given)
@@ -71,13 +83,13 @@ def quiz(
     if as_json:
         print_json("quiz", _document(list(chosen), given))
         return
-    round_ = _Round(stdout_console(width), ascii_only, progress, given, interactive)
+    round_ = _Round(stdout_console(width), ascii_only, progress, given, interactive, lang)
     for question in chosen:
         if not round_.ask(question):
             break
     round_.say_score()
-    keep(progress)
-    note("next: minivllm walkthrough next")
+    keep(progress, lang)
+    note(say(lang, "next", command="minivllm walkthrough next"))
 
 
 def _given(answers: str | None) -> list[str] | None:
@@ -89,7 +101,7 @@ def _given(answers: str | None) -> list[str] | None:
     return [answer.strip() for answer in (sys.stdin.read().splitlines() if answers == "-" else answers.split(";"))]
 
 
-def _questions(lesson: str | None, without: Any) -> Iterator[Question]:
+def _questions(lesson: str | None, without: Any, lang: str) -> Iterator[Question]:
     """Questions of a lesson, or of all in the order of the course; a lesson's run is read when its turn comes."""
     from minivllm.entrypoints.cli.lesson_view import question_id
     from minivllm.learning.facts import facts_of
@@ -97,7 +109,11 @@ def _questions(lesson: str | None, without: Any) -> Iterator[Question]:
     from minivllm.learning.lesson import find_lesson, lesson_heads, read_lesson
     from minivllm.learning.question import read_question
 
-    lessons = [find_lesson(lesson)] if lesson is not None else map(read_lesson, [h.path for h in lesson_heads()])
+    lessons = (
+        [find_lesson(lesson, lang)]
+        if lesson is not None
+        else map(read_lesson, [h.path for h in lesson_heads(lang=lang)])
+    )
     for each in lessons:
         asks = {question_id(each, place): block for place, block in enumerate(each.blocks("ask"))}
         asks = {name: block for name, block in asks.items() if name not in without}
@@ -126,16 +142,24 @@ class _Round:
         progress: What is remembered of the learner.
         given: Answers that were given beforehand; None for none.
         interactive: Wait for an answer after each question.
+        lang: "en" or "zh".
     """
 
     def __init__(
-        self, console: Console, ascii_only: bool, progress: Progress, given: list[str] | None, interactive: bool
+        self,
+        console: Console,
+        ascii_only: bool,
+        progress: Progress,
+        given: list[str] | None,
+        interactive: bool,
+        lang: str,
     ) -> None:
         self._console = console
         self._ascii_only = ascii_only
         self._progress = progress
         self._given = given
         self._interactive = interactive
+        self._lang = lang
         self._num_asked = 0
         self._num_right = 0
 
@@ -144,6 +168,7 @@ class _Round:
         from rich.text import Text
 
         from minivllm.entrypoints.cli.lesson_view import draw_answer
+        from minivllm.learning.wording import say
 
         number = self._num_asked + 1
         self._say(Text(f"{number}  {question.id}", style="bold"))
@@ -159,33 +184,38 @@ class _Round:
             is_right = question.is_right(answer)
             self._num_right += is_right
             self._progress.answered(question.id, is_right)
-            verdict = "Right." if is_right else f"No: you said {answer}." if answer else "No answer."
+            key = "right" if is_right else "you_said" if answer else "no_answer"
+            verdict = say(self._lang, key, given=answer)
         self._say("")
-        draw_answer(question, verdict, self._markdown, self._say)
+        draw_answer(question, verdict, self._lang, self._markdown, self._say)
         return True
 
     def say_score(self) -> None:
         """How many were right; nothing if nobody answered."""
+        from minivllm.learning.wording import say
+
         if self._num_asked == 0:
-            print("There is nothing left to ask: everything was answered rightly.")
+            print(say(self._lang, "nothing_left"))
         elif self._interactive or self._given is not None:
-            print(f"{self._num_right} of {self._num_asked} right")
+            print(say(self._lang, "score", right=self._num_right, asked=self._num_asked))
 
     def _answer_to(self) -> str | None:
         if self._given is not None:
             return self._given[self._num_asked] if self._num_asked < len(self._given) else ""
         if not self._interactive:
             return ""
+        from minivllm.learning.wording import say
+
         try:
-            given = input("your answer (q leaves): ").strip()
+            given = input(say(self._lang, "ask_in_quiz") + " ").strip()
         except EOFError:
             return None
         return None if given.lower() == "q" else given
 
     def _markdown(self, text: str) -> None:
-        from rich.markdown import Markdown
+        from minivllm.entrypoints.cli.lesson_view import markdown_of
 
-        self._say(Markdown(text, hyperlinks=False))
+        self._say(markdown_of(text))
 
     def _say(self, what: Any) -> None:
         from minivllm.entrypoints.cli.lesson_view import print_on

@@ -128,7 +128,7 @@ def trace(
         chosen = replace(chosen, look_at=None, note="")
     if iteration is None and chosen.look_at is not None and request is None and not as_json and not step:
         iteration = str(chosen.look_at)
-    view = TraceView(maps, PlanView(iteration, request, as_json, width, ascii_only))
+    view = TraceView(maps, PlanView(iteration, request, as_json, width, ascii_only), lang)
     check_request(request, _ids(chosen))
     check_outputs({"--out": out, "--plans": plans})
     level = level or ("function" if view.wants_calls else "step")

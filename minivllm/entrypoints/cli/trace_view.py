@@ -46,10 +46,12 @@ class TraceView:
     Attributes:
         maps: The maps that were asked for; None for what suits the number of iterations.
         plans: Which iterations, of which request, and whether in ASCII.
+        lang: Language of the sentences: "en" or "zh".
     """
 
     maps: tuple[str, ...] | None
     plans: PlanView
+    lang: str = "en"
 
     @property
     def wants_calls(self) -> bool:
@@ -112,6 +114,7 @@ class _Below:
         self._log = log
         self._console = console
         self._plans = view.plans
+        self._lang = view.lang
 
     def draw(self, number: int) -> None:
         """The other maps of one iteration."""
@@ -133,4 +136,4 @@ class _Below:
         HotPathRenderer(step, run, self._log.header, self._console, ascii_only=ascii_only).draw_run()
 
     def _view(self, kind: str, iteration: str | None) -> MapView:
-        return MapView(kind, iteration, None, self._plans.ascii_only, is_below=True)
+        return MapView(kind, iteration, None, self._plans.ascii_only, self._lang, is_below=True)

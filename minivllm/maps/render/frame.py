@@ -14,6 +14,7 @@ from rich.style import Style
 from rich.text import Text
 
 from minivllm.maps.render.style import ASCII, UNICODE, Glyphs, printable, request_colours, to_ascii
+from minivllm.maps.render.wrap import WrappedText
 from minivllm.sourcemap.locate import locate, shown
 from minivllm.trace.events import Header
 
@@ -83,7 +84,7 @@ class Frame:
 
     def sentence(self, text: str, style: str = "") -> Padding:
         """A sentence, set in, with every request in its colour."""
-        shown_text = Text(printable(text), style=style)
+        shown_text = WrappedText(printable(text), style=style)
         for named in self._any_request.finditer(shown_text.plain) if self._any_request else ():
             shown_text.stylize(f"bold {self.colours[named[0]]}", *named.span())
         return Padding(shown_text, (0, 0, 0, 2), expand=False)

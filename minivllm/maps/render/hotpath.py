@@ -40,6 +40,7 @@ class HotPathRenderer:
         header: The log's header.
         console: Where to draw; its width decides the layout.
         ascii_only: Use no character beyond ASCII.
+        lang: Language of the sentences: "en" or "zh".
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class HotPathRenderer:
         console: Console,
         *,
         ascii_only: bool = False,
+        lang: str = "en",
     ) -> None:
         self._step = step
+        self._lang = lang
         self._run = run
         requests = [row["request"] for row in run["latency"]["requests"]]
         self._frame = Frame(header, requests, console, ascii_only=ascii_only)
@@ -67,7 +70,7 @@ class HotPathRenderer:
         [iteration] = self._step["iterations"]
         whole = f"{in_ms(self._step['total_ns'])} of work" if self._timed else "no clocks: counts only"
         frame.print(frame.rule(f"hot path {dot} iteration {iteration}", whole))
-        for sentence in tell(self._step, self._run, frame.header):
+        for sentence in tell(self._step, self._run, frame.header, self._lang):
             frame.print(frame.sentence(sentence))
         frame.print(Text(""))
         frame.print(self._tree())

@@ -39,10 +39,20 @@ class ProcessRenderer:
         header: That log's header.
         console: Where to draw; its width decides the layout.
         ascii_only: Use no character beyond ASCII.
+        lang: Language of the sentences: "en" or "zh".
     """
 
-    def __init__(self, process: dict[str, Any], header: Header, console: Console, *, ascii_only: bool = False) -> None:
+    def __init__(
+        self,
+        process: dict[str, Any],
+        header: Header,
+        console: Console,
+        *,
+        ascii_only: bool = False,
+        lang: str = "en",
+    ) -> None:
         self._map = process
+        self._lang = lang
         self._frame = Frame(header, process["requests"], console, ascii_only=ascii_only)
         self._roles = [entry["name"] for entry in process["processes"]]
         self._timed = process["clock"] == "wall"
@@ -60,7 +70,7 @@ class ProcessRenderer:
         messages = messages_of(self._map, iteration)
         right = f"one column a process {frame.glyphs.dot} time runs down"
         frame.print(frame.rule(f"process map {frame.glyphs.dot} iteration {iteration['iteration']}", right))
-        for sentence in tell(self._map, iteration, messages, frame.header):
+        for sentence in tell(self._map, iteration, messages, frame.header, self._lang):
             frame.print(frame.sentence(sentence))
         frame.print(Text(""))
         items = in_order(iteration, messages)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from minivllm.maps.render.style import ASCII, UNICODE, Glyphs, request_colours, to_ascii
+from minivllm.maps.wording import Words
+from minivllm.maps.words_maps import MAP_WORDS
 from minivllm.trace.events import Header
 
 # Neighbours that are alike are folded from this many on: the first and the last of them stay.
@@ -21,19 +24,7 @@ _MAX_ROWS = 24
 _SMALL, _MIDDLE = 0.25, 0.75
 _PREFILL = "pPB"
 _GLYPHS = {"decode": "D", "waiting": "w", "preempted": "x", "aborted": "a", "refused": "r", "passed_over": "-"}
-_MEANING = {
-    "p": "prompt, up to 1/4 of the budget",
-    "P": "up to 3/4",
-    "B": "more",
-    "h": "entered with a prefix hit",
-    "D": "decode",
-    "f": "last token",
-    "w": "waits",
-    "x": "preempted",
-    "a": "aborted",
-    "r": "refused",
-    "-": "runs, but got no tokens",
-}
+_LEGEND = "pPBhDfwxar-"
 Cell = dict[str, Any] | None
 
 
@@ -45,10 +36,20 @@ class TimelineRenderer:
         header: That log's header.
         console: Where to draw; its width decides how many iterations stand in a row.
         ascii_only: Use no character beyond ASCII.
+        lang: Language of the legend: "en" or "zh".
     """
 
-    def __init__(self, timeline: dict[str, Any], header: Header, console: Console, *, ascii_only: bool = False) -> None:
+    def __init__(
+        self,
+        timeline: dict[str, Any],
+        header: Header,
+        console: Console,
+        *,
+        ascii_only: bool = False,
+        lang: str = "en",
+    ) -> None:
         self._timeline = timeline
+        self._words = Words(lang, MAP_WORDS)
         self._colours = request_colours(timeline["order"])
         self._console = console
         self._width = console.width
@@ -161,9 +162,9 @@ class TimelineRenderer:
         return kept
 
     def _legend(self, seen: set[str], has_folds: bool) -> list[Text]:
-        words = [f"{glyph} {meaning}" for glyph, meaning in _MEANING.items() if glyph in seen]
+        words = [f"{glyph} {self._words(f'glyph_{glyph}')}" for glyph in _LEGEND if glyph in seen]
         if has_folds:
-            words.append(f"{self._fold} the same for several iterations")
+            words.append(f"{self._fold} {self._words('glyph_fold')}")
         return _wrapped(words, self._width)
 
     def _rule(self, left: str, right: str) -> Text:
@@ -190,9 +191,8 @@ class TimelineRenderer:
             line.rstrip()
             lines.append(line)
         glyphs = self._glyphs
-        lines.append(
-            Text(f"  {glyphs.cached} waits {glyphs.now} prompt {glyphs.computed} decode x preempted", style="dim")
-        )
+        drawn = {glyphs.cached: "glyph_w", glyphs.now: "prompt", glyphs.computed: "glyph_D", "x": "glyph_x"}
+        lines.append(Text("  " + " ".join(f"{glyph} {self._words(key)}" for glyph, key in drawn.items()), style="dim"))
         return lines
 
     def _time_glyph(self, cell: Cell) -> str:
@@ -238,7 +238,7 @@ def _wrapped(words: list[str], width: int) -> list[Text]:
     """Entries of a legend, as many in a line as fit."""
     lines: list[str] = []
     for word in words:
-        if lines and len(lines[-1]) + 3 + len(word) <= width:
+        if lines and cell_len(lines[-1]) + 3 + cell_len(word) <= width:
             lines[-1] += f"   {word}"
         else:
             lines.append(f"  {word}")
