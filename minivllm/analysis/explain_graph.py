@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from minivllm.analysis.answer import CannotKnowError, counted
 from minivllm.analysis.explain_answer import Ask, Explanation, Table, busiest, plan_at, settings
+from minivllm.analysis.profiled import nearest_profile
 from minivllm.trace.reader import Log
 
 _OURS = "minivllm.worker.cuda_graphs:GraphDispatcher.dispatch"
@@ -60,7 +61,7 @@ def graph(log: Log, ask: Ask) -> Explanation:
     mode, tokens, padded = (batch.data[key] for key in ("graph_mode", "num_tokens", "num_tokens_padded"))
     would, would_pad, reason = dispatch(query_lens, plan["max_num_seqs"], query_len)
     device = log.header.device
-    why = _why(device, mode, reason)
+    why = _why(device, mode, batch.data.get("graph_reason"), reason)
     explanation = Explanation(
         "graph",
         f"Iteration {step} ran {counted(tokens, 'token')} of {counted(len(query_lens), 'request')} "
@@ -85,7 +86,8 @@ def graph(log: Log, ask: Ask) -> Explanation:
         tables=[Table("sizes", ("what", "tokens"), _sizes(plan["max_num_seqs"], query_len))],
         hint=f"map plan --iteration {step}",
     )
-    explanation.more = [
+    _add_launches(log, step, mode, explanation)
+    explanation.more += [
         f"With captured steps on a GPU it would be {would} with {counted(would_pad, 'token')}: {reason}.",
         "The rule: if all requests have the same number of tokens (1, or 1 + drafts) and that many are captured, one "
         "graph replays the whole step; else its kernels are launched one by one.",
@@ -96,7 +98,24 @@ def graph(log: Log, ask: Ask) -> Explanation:
     return explanation
 
 
-def _why(device: str, mode: str, reason: str) -> str:
+def _add_launches(log: Log, step: int, mode: str, explanation: Explanation) -> None:
+    """What one replay stands for, or what is launched instead of it, as a profiled step counted it."""
+    profile = nearest_profile(log, step, is_graph=mode != "NONE")
+    if profile is None:
+        return
+    explanation.values["profiled"] = profile.as_dict()
+    explanation.tables.append(profile.table())
+    what = "that one replay starts" if profile.of == "replay" else "that the forward pass launches one by one"
+    kinds = counted(len(profile.on_device), "kind")
+    explanation.more.append(
+        f"{counted(profile.launches, 'kernel')} of {kinds} {what}, {profile.total_ns / 1e6:.3f} ms of them "
+        f"(counted by the profiler in iteration {profile.iteration})."
+    )
+
+
+def _why(device: str, mode: str, told: str | None, reason: str) -> str:
+    if told is not None:
+        return told
     if device == "cpu":
         return "a CPU has no graphs to replay, its kernels are called, not queued"
     return reason if mode != "NONE" else f"no graph fits or none was captured ({reason})"

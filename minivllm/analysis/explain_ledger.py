@@ -167,7 +167,7 @@ def _cpu(log: Log, request: str, mine: list[Event]) -> dict[str, Any] | None:
             continue
         scheduled, name = dict(plan["scheduled"]), span.data["name"]
         tokens = scheduled[request] / sum(scheduled.values())
-        share = tokens if name == "forward" else 1 / len(scheduled)
+        share = tokens if name in ("forward", "replay") else 1 / len(scheduled)
         account[name] = account.get(name, 0.0) + (span.dur_ns or 0) * share / _NS_A_MS
     return {"phases_ms": account, "total_ms": sum(account.values())}
 

@@ -14,14 +14,18 @@ from typing import Any
 
 from minivllm.analysis.answer import CannotKnowError, counted
 from minivllm.analysis.explain_answer import Ask, Explanation, Table, busiest, plan_at, shape_of, share_text, size_text
-from minivllm.maps.stages import WHOLE_STEP, stages_of
+from minivllm.analysis.profiled import nearest_profile
+from minivllm.maps.stages import WHOLE_STEP, Stage, stages_of
 from minivllm.trace.reader import Log
 
 _OURS = "minivllm.analysis.roofline:step_work"
 _VLLM = "vllm/v1/metrics/perf.py::ModelMetrics"
 # Stages in which the model works, or is waited for. All others are the host's own.
-_MODEL_STAGES = ("forward", "sample", "sync")
+_MODEL_STAGES = ("forward", "logits", "replay", "sample", "sync")
 _NS_A_MS = 1e6
+# By whether the model's time is that of the host's stages, or the device's own.
+_WHO = {True: "The model's stages", False: "The device"}
+_WHERE = {True: "in the model's stages", False: "on the device"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,8 @@ def _add_times(log: Log, step: int, work: Work, floor: float | None, explanation
         if stage.name != WHOLE_STEP and stage.process != "frontend":
             times[stage.name] = times.get(stage.name, 0.0) + (stage.dur_ns or 0) / _NS_A_MS
     step_ms = whole / _NS_A_MS
-    model_ms = sum(times.get(name, 0.0) for name in _MODEL_STAGES)
+    device_ms = _add_device(log, step, stages, step_ms, explanation)
+    model_ms = sum(times.get(name, 0.0) for name in _MODEL_STAGES) if device_ms is None else device_ms
     explanation.values |= {"step_ms": step_ms, "model_ms": model_ms, "stages_ms": times}
     rows = [(name, f"{ms:.3f} ms", share_text(ms / step_ms), _whose(name)) for name, ms in times.items()]
     rows.append(("in no stage", f"{step_ms - sum(times.values()):.3f} ms", "", "host"))
@@ -221,15 +226,39 @@ def _add_times(log: Log, step: int, work: Work, floor: float | None, explanation
         reached_bytes, reached_flops = work.bytes / model_ms / 1e6, work.flops / model_ms / 1e6
         explanation.values |= {"reached_gb_s": reached_bytes, "reached_gflops": reached_flops}
         explanation.more.append(
-            f"The model's stages took {model_ms:.3f} ms: {reached_bytes:.3g} GB/s and {reached_flops:.3g} GFLOP/s were "
-            "reached."
+            f"{_WHO[device_ms is None]} took {model_ms:.3f} ms: {reached_bytes:.3g} GB/s and {reached_flops:.3g} "
+            "GFLOP/s were reached."
         )
     if floor is not None:
         explanation.values |= {"beyond_ms": step_ms - floor, "beyond_in_model_ms": model_ms - floor}
         explanation.more.append(
             f"The step took {step_ms:.3f} ms, {step_ms - floor:.3f} ms beyond its floor: {model_ms - floor:.3f} ms of "
-            f"that in the model's stages, {step_ms - model_ms:.3f} ms in the host's."
+            f"that {_WHERE[device_ms is None]}, {step_ms - model_ms:.3f} ms in the host's."
         )
+
+
+def _add_device(log: Log, step: int, stages: list[Stage], step_ms: float, explanation: Explanation) -> float | None:
+    """Add what the device took for each phase by its own clock, and its kernels in a profiled step.
+
+    Returns:
+        Milliseconds of all phases; None if the device has no clock of its own.
+    """
+    phases: dict[str, float] = {}
+    for stage in stages:
+        if stage.device_ns is not None:
+            phases[stage.name] = phases.get(stage.name, 0.0) + stage.device_ns / _NS_A_MS
+    profile = nearest_profile(log, step, is_graph="replay" in phases)
+    if profile is not None:
+        explanation.values["profiled"] = profile.as_dict()
+        explanation.tables.append(profile.table())
+    if not phases:
+        return None
+    device_ms = sum(phases.values())
+    explanation.values |= {"device_ms": device_ms, "device_phases_ms": phases}
+    rows = [(name, f"{ms:.3f} ms", share_text(ms / step_ms)) for name, ms in phases.items()]
+    rows.append(("together", f"{device_ms:.3f} ms", share_text(device_ms / step_ms)))
+    explanation.tables.append(Table("device", ("phase, by the device's clock", "time", "share of the step"), rows))
+    return device_ms
 
 
 def _whose(stage: str) -> str:

@@ -19,7 +19,7 @@ WHOLE_STEP = "step"
 SYNC = "sync"
 
 # Who decides, and who moves numbers. A stage that is not named here belongs to the control plane.
-_DATA_STAGES = frozenset({"update_states", "prepare_inputs", "forward", "sample", SYNC, "bookkeeping"})
+_DATA_STAGES = frozenset({"update_states", "prepare_inputs", "forward", "logits", "replay", "sample", SYNC, "bookkeeping"})
 
 # The event that a stage leaves in every log, if it leaves one.
 _STAGE_OF_KIND = {

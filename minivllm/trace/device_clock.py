@@ -47,6 +47,10 @@ class DeviceTimer:
         """Whether the device has passed the second mark."""
         return self._end is not None and self._end.query()
 
+    def nanoseconds_after(self, mark: Mark) -> int:
+        """From an earlier mark to the first one of these."""
+        return int(mark.elapsed_time(self._start) * 1e6)
+
     def nanoseconds(self) -> int | None:
         """Between the marks, waiting for the second if need be; None if there is none."""
         if self._end is None:

@@ -15,6 +15,8 @@ from typing import IO, Any, Literal
 
 import msgspec
 
+from minivllm.trace.device_times import join_device_times
+
 SCHEMA = "minivllm.log/2"
 
 # Events beyond this are counted and dropped: a log must stay small enough to open. The end of a step is never
@@ -175,8 +177,10 @@ class EventLog:
         """What has happened so far, as a reader of the file sees it."""
         with self._lock:
             self._flush()
+            known = len(self._decoded)
             for chunk in self._chunks[self._num_decoded_chunks :]:
                 self._decoded += _DECODER.decode_lines(chunk)
+            join_device_times(self._decoded, known)
             self._num_decoded_chunks = len(self._chunks)
             return self._decoded
 

@@ -15,7 +15,7 @@ import msgspec
 from minivllm.trace.events import Event, EventLog, Header
 
 _HALF = "message.half"
-_CLOCKED = frozenset({"call", "span", "kernels", "message", "process.started", "process.ended"})
+_CLOCKED = frozenset({"call", "span", "device.time", "kernels", "message", "process.started", "process.ended"})
 
 
 def write_merged(

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import msgspec
 
+from minivllm.trace.device_times import join_device_times
 from minivllm.trace.events import SCHEMA, End, Event, Header, Trailer
 from minivllm.trace.replay import State
 
@@ -75,6 +76,7 @@ def read_log(path: Path) -> Log:
     """
     reading = _Reading(path)
     events = list(reading.events())
+    join_device_times(events)
     return Log(reading.header, events, reading.num_dropped, reading.truncated, path)
 
 
@@ -113,6 +115,7 @@ def read_window(path: Path, first: int, last: int) -> Log:
         raise LogError(f"{path}: there is no iteration {first}: {has}")
     window = (first, min(last, last_step))
     events = inside + _late_output(after, last)
+    join_device_times(events)
     return Log(reading.header, events, reading.num_dropped, reading.truncated, path, window, state.as_dict())
 
 
@@ -129,7 +132,7 @@ def _late_output(after: list[Event], last: int) -> list[Event]:
     """Of the step behind a window: what the window's last plan has brought, if the run planned ahead."""
     if not any(event.kind == "update" and event.data["update_of"] <= last for event in after):
         return []
-    return [event for event in after if event.kind in ("update", "output.text")]
+    return [event for event in after if event.kind in ("update", "output.text", "device.time")]
 
 
 class _Reading:

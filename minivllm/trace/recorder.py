@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minivllm.sourcemap.registry import lookup
+from minivllm.trace.device_clock import DeviceClock
 from minivllm.trace.events import EventLog
 from minivllm.trace.install import Installation, Probes, merge
 from minivllm.trace.probes import (
@@ -60,9 +61,9 @@ class Recorder:
         if "frontend" in roles:
             self._groups.append(FrontendProbes(log, tokenizer))
         if not log.logical:
-            self._groups += [SpanProbes(log, roles, device), MessageProbes(log, roles, device)]
+            self._groups += [SpanProbes(log, roles, DeviceClock.of(device)), MessageProbes(log, roles, device)]
             if log.header.level == "kernel" and "worker" in roles:
-                self._groups.append(KernelProbes(log))
+                self._groups.append(KernelProbes(log, device))
             if not {"frontend", "engine_core"} <= roles:
                 self._groups.append(SocketProbes(log, "frontend" if "frontend" in roles else "engine_core"))
 

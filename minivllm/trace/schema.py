@@ -205,7 +205,8 @@ class Rows(Facts):
 
 
 class PrepareInputs(Facts):
-    """The batch as arrays. `block_table`: of the requests whose table is new or has grown."""
+    """The batch as arrays. `block_table`: of the requests whose table is new or has grown. `graph_reason`: why the step
+    ran in that mode, from a runner that has graphs."""
 
     order: Ids
     places: list[int]
@@ -220,6 +221,7 @@ class PrepareInputs(Facts):
     num_tokens_padded: int
     graph_mode: str
     attention_backend: str
+    graph_reason: str | None = None
 
 
 class WorkerState(Facts):
@@ -262,10 +264,25 @@ class Span(Facts):
     device_ns: int | None = None
 
 
-class Kernels(Facts):
-    """What PyTorch's profiler saw of one forward pass: kernel or operation, calls, its own CPU time and device time.
+class DeviceTime(Facts):
+    """What the device took for a phase of iteration `iteration`, told when it was known: nothing waits for it.
 
-    Only some steps are profiled, for the profiler itself takes time: a profiled step is slower than others.
+    `cause` is the span in which the work was submitted; a reader finds `device_ns` there, too. `start_ns`: from the
+    moment when the device came to this step. Phases: forward, logits (what follows in `execute_model`, with sampling
+    where the device does it), sample; or replay, where all of them are one graph.
+    """
+
+    name: str
+    iteration: int
+    start_ns: int
+    device_ns: int
+
+
+class Kernels(Facts):
+    """What PyTorch's profiler saw of one step: kernel or operation, calls, its own CPU time and device time.
+
+    `of`: the forward pass, or the replay of a graph. Only some steps are profiled, for the profiler itself takes time:
+    a profiled step is slower than others, and beside a GPU it waits for the device.
     """
 
     of: str
@@ -356,6 +373,7 @@ KINDS: dict[str, Any] = {
     "output.text": OutputText,
     "keyframe": Keyframe,
     "span": Span,
+    "device.time": DeviceTime,
     "kernels": Kernels,
     "call": CallFacts,
     "message": Message,
@@ -364,7 +382,7 @@ KINDS: dict[str, Any] = {
     "probe.failed": ProbeFailed,
 }
 # Only in a log with clocks.
-CLOCKED_KINDS = frozenset({"span", "kernels", "call", "message", "process.started", "process.ended"})
+CLOCKED_KINDS = frozenset({"span", "device.time", "kernels", "call", "message", "process.started", "process.ended"})
 
 
 def check_event(event: Event) -> None:

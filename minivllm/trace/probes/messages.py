@@ -23,6 +23,8 @@ _CORE = "minivllm.engine.core:EngineCore"
 _WIRE = "minivllm.engine.wire"
 _OUTPUTS = "minivllm.engine.output_processor:OutputProcessor.process_outputs"
 
+_TOKEN_BYTES = 8  # a sampled token is an int64 on the device
+
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -107,8 +109,7 @@ class MessageProbes:
         self._add(3, "device", "worker", "device", "input arrays", size, list(batch.req_ids), call.end_ns)
 
     def _to_host(self, call: Call) -> None:
-        tokens = call.args[1]
-        size = tokens.numel() * tokens.element_size()
+        size = len(call.result) * _TOKEN_BYTES
         self._add(3, "device", "device", "worker", "sampled token ids", size, [], call.start_ns, call.end_ns)
 
     def _add(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
+from minivllm.trace.device_clock import DeviceClock, DeviceTimer, Mark
 from minivllm.trace.events import EventLog
 from minivllm.trace.wrap import Around, Call, Probe
 
@@ -36,60 +38,94 @@ _ON_DEVICE = ("forward", "sample")
 
 
 class SpanProbes:
-    """`span`.
+    """`span`, and `device.time` where there is a device with a clock of its own.
+
+    A device's time is told when it is known, which is when somebody waits for the tokens of the step, or later: nothing
+    waits for it. There, what follows the forward pass before `execute_model` ends is a phase, too ("logits"), and so is
+    a step that is one graph ("replay").
 
     Args:
         log: Gets the events.
         roles: The processes whose phases are told.
-        device: "cuda" if the worker's work is done by one, and its time is to be told, too.
+        clock: Of the worker's device.
     """
 
-    def __init__(self, log: EventLog, roles: frozenset[str], device: str = "cpu") -> None:
+    def __init__(self, log: EventLog, roles: frozenset[str], clock: DeviceClock | None = None) -> None:
         self._log = log
         self._roles = roles
-        self._has_device = device == "cuda"
-        self._unresolved: list[tuple[dict[str, Any], Any, Any]] = []
+        self._clock = clock or DeviceClock()
+        self._unresolved: deque[tuple[int, str, int, Mark, DeviceTimer]] = deque()
+        self._step_start: Mark | None = None
+        self._prepared: tuple[Call, DeviceTimer] | None = None
+        self._forwarded: tuple[Call, DeviceTimer] | None = None
 
     def probes(self) -> dict[str, Probe]:
-        return {
+        probes = {
             symbol: self._probe(role, name)
             for role, symbols in SPANS.items()
             if role in self._roles
             for symbol, name in symbols.items()
         }
+        if self._clock.is_there and "worker" in self._roles:
+            probes[f"{_RUNNER}.execute_model"] = Around(self._begin_step, self._end_execute)
+            probes[f"{_RUNNER}.sample_tokens"] = lambda call: self._tell_known()
+        return probes
 
     def _probe(self, role: str, name: str) -> Probe:
-        is_on_device = self._has_device and name in _ON_DEVICE
+        if self._clock.is_there and name in _ON_DEVICE:
+            return Around(lambda args: self._clock.start(), lambda call: self._on_device(role, name, call))
 
         def after(call: Call) -> None:
-            data: dict[str, Any] = {"name": name}
-            if is_on_device:
-                self._unresolved.append((data, call.memo, _mark()))
-            elif name == "sync":
-                self._resolve()
-            self._log.add(
-                role,
-                "span",
-                data=data,
-                src=call.entry.ours,
-                ref=call.entry.vllm,
-                wall_ns=call.end_ns,
-                dur_ns=call.end_ns - call.start_ns,
-            )
+            self._span(role, name, call, call.start_ns)
+            if self._clock.is_there and name == "prepare_inputs":
+                self._prepared = (call, self._clock.start())
+            elif self._clock.is_there and name == "sync":
+                self._tell_known()
 
-        return Around(lambda args: _mark(), after) if is_on_device else after
+        return after
 
-    def _resolve(self) -> None:
-        """The device has come to the end of the step, so its clock can be read without waiting."""
-        for data, start, end in self._unresolved:
-            data["device_ns"] = int(start.elapsed_time(end) * 1e6)
-        self._unresolved.clear()
+    def _on_device(self, role: str, name: str, call: Call) -> None:
+        self._later(self._span(role, name, call, call.start_ns), name, call.memo.stop())
+        if name == "forward":
+            self._forwarded = (call, self._clock.start())
 
+    def _begin_step(self, args: tuple[Any, ...]) -> None:
+        self._step_start = self._clock.mark()
+        self._prepared = self._forwarded = None
 
-def _mark() -> Any:
-    """A point on the device's own clock, behind all the work that was submitted so far."""
-    import torch
+    def _end_execute(self, call: Call) -> None:
+        if self._forwarded is not None:
+            name, (before, timer) = "logits", self._forwarded
+        elif self._prepared is not None and self._prepared[0].result.graph_mode != "NONE":
+            name, (before, timer) = "replay", self._prepared
+        else:
+            return
+        self._later(self._span("worker", name, call, before.end_ns), name, timer.stop())
 
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event
+    def _span(self, role: str, name: str, call: Call, start_ns: int) -> int:
+        return self._log.add(
+            role,
+            "span",
+            data={"name": name},
+            src=call.entry.ours,
+            ref=call.entry.vllm,
+            wall_ns=call.end_ns,
+            dur_ns=call.end_ns - start_ns,
+        )
+
+    def _later(self, span: int, name: str, timer: DeviceTimer) -> None:
+        start = self._step_start
+        if span >= 0 and start is not None:
+            self._unresolved.append((span, name, self._log.step, start, timer))
+
+    def _tell_known(self) -> None:
+        """Tell the times of all phases that the device has passed by now."""
+        while self._unresolved and self._unresolved[0][-1].is_known:
+            span, name, iteration, start, timer = self._unresolved.popleft()
+            data = {
+                "name": name,
+                "iteration": iteration,
+                "start_ns": timer.nanoseconds_after(start),
+                "device_ns": timer.nanoseconds(),
+            }
+            self._log.add("device", "device.time", cause=span, data=data)

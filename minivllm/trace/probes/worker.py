@@ -64,10 +64,13 @@ class WorkerProbes:
             },
             "logits_indices": batch.logits_indices.tolist(),
             "num_tokens": len(batch.input_ids),
-            "num_tokens_padded": len(batch.input_ids),
+            "num_tokens_padded": getattr(batch, "num_tokens_padded", None) or len(batch.input_ids),
             "graph_mode": batch.graph_mode,
             "attention_backend": batch.attention_backend,
         }
+        dispatch = getattr(runner, "last_dispatch", None)
+        if dispatch is not None:
+            data["graph_reason"] = dispatch.reason
         self._add(call, "prepare_inputs", data)
         computed = columns.num_computed[batch.places].tolist()
         rows = {i: list(facts) for i, *facts in zip(order, places, computed, num_blocks, strict=True)}
