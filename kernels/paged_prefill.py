@@ -25,7 +25,7 @@ import torch
 
 from minivllm.kernels.launch import UNSCALED, Gpu, KVScales, check_paged, gpu_of, padded_size
 from minivllm.kernels.paged import load_page_ids, softmax_step
-from minivllm.kernels.triton_guard import jit, next_power_of_2, tl
+from minivllm.kernels.triton_guard import jit, jit_for_any, next_power_of_2, tl
 
 # Rows of a query tile. 64 is what Hopper's matrix unit multiplies at once with 4 warps, and leaves room for two
 # programs on a multiprocessor; 16, the least that any takes, serves batches whose requests have few tokens each.
@@ -122,7 +122,8 @@ def attend_to_tile(
     return acc, highest, total
 
 
-@jit
+# Where the tables of a mixed step begin depends on how many decodes stand in front.
+@jit_for_any("num_requests", "table_stride", "block_table_ptr", "query_start_loc_ptr", "seq_lens_ptr")
 def paged_prefill_kernel(
     out_ptr,
     query_ptr,
@@ -171,7 +172,8 @@ def paged_prefill_kernel(
     query_start = tl.load(query_start_loc_ptr + request)
     num_queries = tl.load(query_start_loc_ptr + request + 1) - query_start
     first_query = (block - first_block) * block_queries
-    if first_query >= num_queries:
+    # Negative where the table begins behind other requests' tokens: blocks up to there belong to nobody.
+    if (first_query < 0) | (first_query >= num_queries):
         return
     seq_len = tl.load(seq_lens_ptr + request)
     context = seq_len - num_queries

@@ -27,9 +27,10 @@ def run(setup: Setup) -> int:
         dtype = setup.dtype(index)
         what = f"{block_size=} {head_dim=} {group=} {window=} batch={BATCHES[batch]} {dtype=}"
         compare(setup, BATCHES[batch], block_size, 1 + index % 2, head_dim, group, window, dtype, dtype, what)
+    behind_decodes(setup)
     for fp8 in setup.fp8_dtypes:
         compare(setup, MIXED, 16, 2, 64, 2, None, setup.dtypes[0], fp8, f"{fp8=}", KVScales(0.5, 2.0))
-    return len(chosen) + 2
+    return len(chosen) + 3
 
 
 def compare(
@@ -57,3 +58,19 @@ def compare(
         assert got is out
         assert got[total:].isnan().all(), f"{what}: tokens of no request are left as they are"
         assert_near(got[:total], expected[:total], f"{what} from {source}")
+
+
+def behind_decodes(setup: Setup) -> None:
+    """The kernel gets the end of the tables of a mixed step, and leaves the tokens before it alone."""
+    dtype, device, decodes = setup.dtypes[0], setup.device, 150
+    batch = [(3, 1)] * decodes + [(0, 33), (62, 4)]
+    pages = fill_pages([context + new for context, new in batch], 16, 2, 64, dtype)
+    starts = torch.tensor([0, *(new for _, new in batch)]).cumsum(0).int()
+    query = torch.randn(int(starts[-1]), 4, 64).to(dtype)
+    cpu = (pages.block_table, starts, pages.seq_lens)
+    expected = paged_prefill_reference(query.double(), pages.kv_cache.float().double(), *cpu)
+    out = poisoned(query.shape, dtype, device)
+    tables = (tensor.to(device)[decodes:] for tensor in cpu)
+    paged_prefill(query.to(device), pages.kv_cache.to(device), *tables, 33, out=out)
+    assert out[:decodes].isnan().all(), "tokens before the first request's are left as they are"
+    assert_near(out[decodes:], expected[decodes:], "behind decodes")
