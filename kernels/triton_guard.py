@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ __all__ = [
     "TritonMissingError",
     "cdiv",
     "jit",
+    "jit_for_any",
     "next_power_of_2",
     "tl",
 ]
@@ -73,6 +75,15 @@ except ImportError:
     HAS_TRITON = INTERPRETED = False
     tl = SimpleNamespace(constexpr=int)
     jit = KernelWithoutTriton
+
+
+def jit_for_any(*names: str) -> Callable[..., Any]:
+    """`jit` for a kernel whose named arguments change from step to step: it is compiled once for all their values.
+
+    Triton compiles a kernel anew for an integer of 1, and for one that 16 divides; for a pointer likewise. A step that
+    waits for a compiler is a thousand times longer than one that does not.
+    """
+    return partial(jit, do_not_specialize=names) if HAS_TRITON else jit
 
 
 def cdiv(numerator: int, denominator: int) -> int:
