@@ -18,14 +18,9 @@ NOT_YET: set[str] = {
     "abort-race",
     "async-scheduling",
     "chunked-prefill",
-    "continuous-batching",
-    "eleven-hops",
-    "mixed-batch",
-    "one-step",
     "preemption",
     "prefix-cache",
     "self-test",
-    "state-machine",
     "stop-strings",
 }
 
