@@ -1,19 +1,23 @@
-"""Owns serving one page to this machine: on 127.0.0.1 only, to nobody who asks by another name, and nothing else."""
+"""Owns serving to this machine: on 127.0.0.1 only, to nobody who asks by another name, a page or a folder's files."""
 
 from __future__ import annotations
 
 import errno
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import BinaryIO
 
 _ADDRESS = "127.0.0.1"
 
 
-class PageServer(ThreadingHTTPServer):
-    """Serves one page, made beforehand.
+class LocalServer(ThreadingHTTPServer):
+    """A server that only this machine reaches.
 
     Args:
-        page: What is served at "/".
+        handler: Answers one request.
         port: Port of this machine; 0 for a free one.
 
     Raises:
@@ -22,10 +26,9 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, page: bytes, port: int = 0) -> None:
-        self.page = page
+    def __init__(self, handler: Callable[..., BaseHTTPRequestHandler], port: int = 0) -> None:
         try:
-            super().__init__((_ADDRESS, port), _Handler)
+            super().__init__((_ADDRESS, port), handler)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ValueError(f"port {port} is in use: name another with --port, or leave it out") from None
@@ -33,8 +36,12 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """Where it is."""
         return f"http://{_ADDRESS}:{self.server_port}/"
+
+    def is_asked_by_name(self, host: str | None) -> bool:
+        """Whether a request's Host is ours: a page of somebody else that has its name lead here must read nothing."""
+        return host in (f"{_ADDRESS}:{self.server_port}", f"localhost:{self.server_port}")
 
     def serve(self, seconds: float | None = None) -> None:
         """Answer until it is interrupted, or for so many seconds."""
@@ -45,7 +52,22 @@ class PageServer(ThreadingHTTPServer):
         self.serve_forever(poll_interval=0.1)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class PageServer(LocalServer):
+    """Serves one page, made beforehand, at "/"."""
+
+    def __init__(self, page: bytes, port: int = 0) -> None:
+        self.page = page
+        super().__init__(_PageHandler, port)
+
+
+class FolderServer(LocalServer):
+    """Serves the files of a folder, and lists none."""
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        super().__init__(partial(_FolderHandler, directory=str(folder)), port)
+
+
+class _PageHandler(BaseHTTPRequestHandler):
     server: PageServer
 
     def do_GET(self) -> None:
@@ -55,9 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:
-        # A page of somebody else that has its name lead to this machine must not read this one.
-        known = (f"{_ADDRESS}:{self.server.server_port}", f"localhost:{self.server.server_port}")
-        if self.headers.get("Host") not in known:
+        if not self.server.is_asked_by_name(self.headers.get("Host")):
             self.send_error(403, "only this machine is served")
         elif self.path.partition("?")[0] != "/":
             self.send_error(404, "there is one page, at /")
@@ -70,6 +90,23 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             if with_body:
                 self.wfile.write(self.server.page)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: stderr is for the user."""
+
+
+class _FolderHandler(SimpleHTTPRequestHandler):
+    server: LocalServer
+
+    def send_head(self) -> BinaryIO | None:  # type: ignore[override]
+        """Where both GET and HEAD begin."""
+        if not self.server.is_asked_by_name(self.headers.get("Host")):
+            self.send_error(403, "only this machine is served")
+            return None
+        return super().send_head()  # type: ignore[return-value]
+
+    def list_directory(self, path: object) -> None:
+        self.send_error(404, "there is no page of this name")
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: stderr is for the user."""

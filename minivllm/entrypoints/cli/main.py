@@ -15,6 +15,7 @@ from minivllm.entrypoints.cli import (
     chat,
     check,
     diff,
+    docs,
     doctor,
     exercise,
     explain,
@@ -86,6 +87,7 @@ quiz.register(app)
 exercise.register(app)
 model.register(app)
 doctor.register(app)
+docs.register(app)
 bench.register(app)
 
 

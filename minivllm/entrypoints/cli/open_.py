@@ -13,7 +13,7 @@ from minivllm.entrypoints.cli.errors import user_errors
 from minivllm.entrypoints.cli.export import CentreOption, viewer_text
 
 if TYPE_CHECKING:
-    from minivllm.export.serve import PageServer
+    from minivllm.export.serve import LocalServer
 
 PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 for a free one.")]
 BrowserOption = Annotated[bool, typer.Option("--no-browser", help="Only print the address.")]
@@ -46,12 +46,12 @@ def open_(
     with PageServer(page.encode(), port) as server:
         print(server.url, flush=True)
         if not no_browser:
-            _open_browser(server)
+            open_browser(server)
         note("Ctrl-C ends it" if seconds is None else f"it ends after {seconds:g} s")
         server.serve(seconds)
 
 
-def _open_browser(server: PageServer) -> None:
+def open_browser(server: LocalServer) -> None:
     """Show the page, where there is a screen. (A browser for terminals would take this one.)"""
     has_screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if not has_screen:
