@@ -13,6 +13,10 @@ import msgspec
 Semantics = Literal["fixed", "vllm-0.27.1"]
 SchedulerPolicy = Literal["fcfs", "priority"]
 BatchKind = Literal["slots", "rows"]
+# Which steps run as recorded graphs on a GPU: none, those of decodes only, or those with prompts in them, too.
+CUDAGraphMode = Literal["NONE", "FULL_DECODE_ONLY", "FULL"]
+# What the KV cache stores: the model's own numbers, or 8 bits each.
+CacheDType = Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"]
 # What logprobs tell: log probabilities or logits, as the model gave them or as they were drawn from.
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
 
@@ -36,7 +40,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         watermark: Share of all blocks kept free when a request is admitted beside running ones, in [0, 1).
         num_lookahead_tokens: Slots reserved after the scheduled tokens, for drafts.
         max_loras: Most different adapters in one step; 0 means that adapters are off.
-        async_scheduling: Plan step N+1 while step N runs.
+        async_scheduling: Plan step N+1 while step N runs; None lets the worker choose: on where its steps never wait
+            for the host, else off.
         semantics: "fixed", or "vllm-0.27.1" to repeat that version's known bugs for a comparison.
     """
 
@@ -50,7 +55,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     watermark: float = 0.0
     num_lookahead_tokens: int = 0
     max_loras: int = 0
-    async_scheduling: bool = False
+    async_scheduling: bool | None = False
     semantics: Semantics = "fixed"
 
     def __post_init__(self) -> None:
@@ -97,6 +102,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
             share hashes and a stranger cannot craft a collision.
         gpu_memory_utilization: Share of the device's whole memory, in (0, 1], that everything on it may take together
             with the KV cache, when neither of the above says how large that is; None leaves more to others.
+        cache_dtype: "auto" (the model's), "fp8" (the best format that the GPU reads), "fp8_e4m3" or "fp8_e5m2".
     """
 
     block_size: int = 16
@@ -105,6 +111,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_memory_bytes: int | None = None
     hash_seed: bytes | None = None
     gpu_memory_utilization: float | None = None
+    cache_dtype: CacheDType = "auto"
 
     def __post_init__(self) -> None:
         _at_least("block_size", self.block_size, 1)
@@ -112,6 +119,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
             _at_least("num_gpu_blocks", self.num_gpu_blocks, 2)
         if self.kv_cache_memory_bytes is not None:
             _at_least("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1)
+        if self.cache_dtype not in get_args(CacheDType):
+            raise ValueError(f"cache_dtype must be one of {', '.join(get_args(CacheDType))}, got {self.cache_dtype!r}")
         if self.gpu_memory_utilization is not None and not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ValueError(f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}")
 
@@ -163,6 +172,7 @@ class VllmConfig(msgspec.Struct, frozen=True, kw_only=True):
         batch: How the worker keeps its batch: "slots" (a request never moves) or "rows" (compacted every step).
         stream_interval: Tokens from one output of a request to the next; its first and last output always come.
         attention_backend: Its name, to have that one or an error; None takes the best that can run.
+        cudagraph_mode: Which steps run as graphs; None is FULL_DECODE_ONLY on a GPU that can, and NONE elsewhere.
     """
 
     model_config: ModelConfig
@@ -171,8 +181,13 @@ class VllmConfig(msgspec.Struct, frozen=True, kw_only=True):
     batch: BatchKind = "slots"
     stream_interval: int = 1
     attention_backend: str | None = None
+    cudagraph_mode: CUDAGraphMode | None = None
 
     def __post_init__(self) -> None:
+        if self.cudagraph_mode is not None and self.cudagraph_mode not in get_args(CUDAGraphMode):
+            raise ValueError(
+                f"cudagraph_mode must be one of {', '.join(get_args(CUDAGraphMode))}, got {self.cudagraph_mode!r}"
+            )
         _at_least("stream_interval", self.stream_interval, 1)
         if self.batch not in get_args(BatchKind):
             raise ValueError(f"batch must be 'slots' or 'rows', got {self.batch!r}")

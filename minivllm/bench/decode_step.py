@@ -10,13 +10,16 @@ import statistics
 import time
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from minivllm.attention.triton import TritonBackend
 from minivllm.models.config import DecoderConfig, RopeConfig
 from minivllm.models.qwen3 import Qwen3
 from minivllm.models.registry import CausalLM
 from minivllm.worker.cuda_graphs import CudaGraphs, StepShape
-from minivllm.worker.device_step import DeviceStep, Draw, Limits
+from minivllm.worker.device_requests import Draw, Limits
+from minivllm.worker.device_step import DeviceStep
 from minivllm.worker.staging import SampledTokens
 
 BLOCK_SIZE = 16
@@ -60,18 +63,19 @@ def time_decode(model: CausalLM, batch: int, context: int, device: torch.device,
     blocks = -(-longest // BLOCK_SIZE)
     shape = (2, 1 + batch * blocks, BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
     caches = [torch.randn(shape, device=device, dtype=dtype) for _ in range(config.num_hidden_layers)]
-    step = DeviceStep(model, caches, Limits(batch, batch, longest, BLOCK_SIZE))
+    step = DeviceStep(model, caches, TritonBackend(), Limits(batch, batch, longest, BLOCK_SIZE))
     step_shape = StepShape(batch, batch, 1)
-    graphs = CudaGraphs(step.run, [step_shape])
-    graphs.capture()
-    pages = (torch.randperm(batch * blocks) + 1).view(batch, blocks).tolist()
+    graphs = CudaGraphs(step.run, device)
+    graphs.capture([step_shape])
+    pages = (torch.randperm(batch * blocks) + 1).view(batch, blocks).int().numpy()
     for slot in range(batch):
-        tokens = torch.randint(config.vocab_size, (context + 1,)).tolist()
-        step.place(slot, tokens, len(tokens), pages[slot], Draw(temperature=0.6, seed=slot))
-    slots, ones = list(range(batch)), [1] * batch
+        tokens = torch.randint(config.vocab_size, (context + 1,)).int().numpy()
+        step.requests.place(slot, tokens, len(tokens), pages[slot], Draw(temperature=0.6, seed=slot))
+    step.requests.flush()
+    slots, ones = np.arange(batch), np.ones(batch, dtype=np.int32)
 
     def stage(computed: int) -> None:
-        step.stage(slots, [computed] * batch, ones, [True] * batch)
+        step.stage(slots, ones * computed, ones, ones > 0)
 
     stage(context)
     graphs.replay(step_shape)
@@ -90,7 +94,7 @@ def time_decode(model: CausalLM, batch: int, context: int, device: torch.device,
         graphs.replay(step_shape)
         copy = copies.start(step.sampled)
         if pending is not None:
-            tokens_of_step = pending.tokens()
+            tokens_of_step = pending.tolist()
             assert min(tokens_of_step) >= 0, "every row has a token: a maximum that is no number would be -1"
         pending = copy
         times.append(time.perf_counter() - started)

@@ -12,6 +12,8 @@ import msgspec
 from minivllm.config import (
     BatchKind,
     CacheConfig,
+    CacheDType,
+    CUDAGraphMode,
     LogprobsMode,
     ModelConfig,
     SchedulerConfig,
@@ -33,9 +35,10 @@ class EngineArgs(FixedArgs):
     """Everything that `LLM(...)` accepts, with vLLM's names. What each means stands in minivllm/config.py.
 
     None means: derived from the model or from other settings. `multiprocess` gives the engine core its own process.
-    `disable_log_stats` keeps no metrics. `enforce_eager=False` asks for CUDA graphs where a device has them; a CPU has
-    none. `generation_config="vllm"` leaves out what the model's files recommend of sampling, and
-    `override_generation_config` goes before it. `served_model_name` is the model's name in metrics.
+    `disable_log_stats` keeps no metrics. `enforce_eager` launches every step kernel by kernel; without it steps run as
+    CUDA graphs where a device has them (`cudagraph_mode` says which). `generation_config="vllm"` leaves out what the
+    model's files recommend of sampling, and `override_generation_config` goes before it. `served_model_name` is the
+    model's name in metrics.
     """
 
     model: str = DEFAULT_MODEL
@@ -60,12 +63,14 @@ class EngineArgs(FixedArgs):
     scheduling_policy: SchedulerPolicy = "fcfs"
     scheduler_reserve_full_isl: bool = True
     watermark: float = 0.0
-    async_scheduling: bool = False
+    async_scheduling: bool | None = None
     batch: BatchKind = "slots"
     attention_backend: str | None = None
     stream_interval: int = 1
     disable_log_stats: bool = False
-    enforce_eager: bool = True
+    enforce_eager: bool = False
+    cudagraph_mode: CUDAGraphMode | None = None
+    kv_cache_dtype: CacheDType = "auto"
     multiprocess: bool = False
     gpu_memory_utilization: float | None = None
     generation_config: Literal["auto", "vllm"] = "auto"
@@ -145,8 +150,10 @@ class EngineArgs(FixedArgs):
         Raises:
             ValueError: Settings that contradict each other or the model.
         """
-        if not self.enforce_eager and self.device == "cuda":
-            raise ValueError("enforce_eager=False asks for CUDA graphs, which are not here yet: leave it out")
+        if self.enforce_eager and self.cudagraph_mode not in (None, "NONE"):
+            raise ValueError(
+                f"enforce_eager asks for no CUDA graphs, cudagraph_mode {self.cudagraph_mode} for some; leave one out"
+            )
         max_model_len = self.max_model_len if self.max_model_len is not None else max_position_embeddings
         if max_model_len > max_position_embeddings:
             raise ValueError(
@@ -176,6 +183,7 @@ class EngineArgs(FixedArgs):
                 kv_cache_memory_bytes=self.kv_cache_memory_bytes,
                 hash_seed=self.prefix_caching_hash_seed,
                 gpu_memory_utilization=self.gpu_memory_utilization,
+                cache_dtype=self.kv_cache_dtype,
             ),
             scheduler_config=SchedulerConfig(
                 max_num_seqs=self.max_num_seqs,
@@ -190,6 +198,7 @@ class EngineArgs(FixedArgs):
             ),
             batch=self.batch,
             attention_backend=self.attention_backend,
+            cudagraph_mode="NONE" if self.enforce_eager else self.cudagraph_mode,
             stream_interval=self.stream_interval,
         )
 

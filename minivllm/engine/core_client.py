@@ -102,7 +102,8 @@ class MPClient:
         self._finalizer = weakref.finalize(self, self._core.close)
         ready = self._core.ready
         cache_config = msgspec.structs.replace(vllm_config.cache_config, num_gpu_blocks=ready.num_gpu_blocks)
-        self.vllm_config = msgspec.structs.replace(vllm_config, cache_config=cache_config)
+        limits = msgspec.structs.replace(vllm_config.scheduler_config, async_scheduling=ready.async_scheduling)
+        self.vllm_config = msgspec.structs.replace(vllm_config, cache_config=cache_config, scheduler_config=limits)
         self.vocab_size = ready.vocab_size
         self.eos_token_ids = ready.eos_token_ids
 

@@ -17,7 +17,6 @@ import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-import msgspec
 import zmq
 
 from minivllm.config import VllmConfig
@@ -80,10 +79,13 @@ def _load(start: CoreStart, make_core: MakeCore) -> tuple[EngineCoreProc, Engine
     vllm_config = start.vllm_config
     executor = UniProcExecutor(vllm_config)
     worker = executor.worker
-    cache_config = msgspec.structs.replace(vllm_config.cache_config, num_gpu_blocks=executor.num_gpu_blocks)
-    vllm_config = msgspec.structs.replace(vllm_config, cache_config=cache_config)
+    vllm_config = executor.resolved(vllm_config)
     ready = EngineCoreReadyResponse(
-        executor.num_gpu_blocks, worker.vocab_size, worker.eos_token_ids, worker.max_position_embeddings
+        executor.num_gpu_blocks,
+        worker.vocab_size,
+        worker.eos_token_ids,
+        worker.max_position_embeddings,
+        bool(vllm_config.scheduler_config.async_scheduling),
     )
     return make_core(vllm_config, executor, start.folder), ready
 

@@ -9,8 +9,6 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from minivllm.config import VllmConfig
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core import EngineCore
@@ -82,8 +80,7 @@ class LLMEngine:
         from minivllm.executor.uniproc import UniProcExecutor
 
         executor = UniProcExecutor(vllm_config)
-        cache_config = msgspec.structs.replace(vllm_config.cache_config, num_gpu_blocks=executor.num_gpu_blocks)
-        vllm_config = msgspec.structs.replace(vllm_config, cache_config=cache_config)
+        vllm_config = executor.resolved(vllm_config)
         core, worker = EngineCore(vllm_config, executor), executor.worker
         return cls(vllm_config, InprocClient(core), tokenizer, worker.vocab_size, worker.eos_token_ids, metrics)
 

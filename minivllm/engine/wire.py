@@ -75,12 +75,14 @@ class EngineCoreReadyResponse(msgspec.Struct, frozen=True, array_like=True, tag=
         vocab_size: Of the model.
         eos_token_ids: Of the model.
         max_position_embeddings: Of the model.
+        async_scheduling: Whether steps are planned ahead.
     """
 
     num_gpu_blocks: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     max_position_embeddings: int
+    async_scheduling: bool = False
 
 
 class UtilityOutput(msgspec.Struct, frozen=True, array_like=True, tag="result"):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from minivllm.config import VllmConfig
 from minivllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
@@ -18,7 +20,8 @@ T = TypeVar("T")
 
 
 class UniProcExecutor:
-    """Implements `minivllm.executor.base.Executor`. Its futures are done when they are returned.
+    """Implements `minivllm.executor.base.Executor`. Its futures are done when they are returned, but for what a device
+    has not sampled yet: whoever asks for that waits for the device.
 
     Attributes:
         worker: The worker, model loaded.
@@ -39,16 +42,58 @@ class UniProcExecutor:
     def execute_model(self, scheduler_output: SchedulerOutput) -> Future[ModelRunnerOutput | None]:
         return _done(lambda: self.worker.execute_model(scheduler_output))
 
+    def resolved(self, vllm_config: VllmConfig) -> VllmConfig:
+        """The settings, with what they leave to the worker: the number of KV blocks, and whether to plan ahead."""
+        limits = vllm_config.scheduler_config
+        if limits.async_scheduling is None:
+            limits = msgspec.structs.replace(limits, async_scheduling=self.worker.plans_ahead)
+        cache_config = msgspec.structs.replace(vllm_config.cache_config, num_gpu_blocks=self.num_gpu_blocks)
+        return msgspec.structs.replace(vllm_config, cache_config=cache_config, scheduler_config=limits)
+
     @on_map(
         "executor: sample",
         vllm="vllm/v1/executor/uniproc_executor.py::UniProcExecutor.sample_tokens",
         plane="data",
     )
     def sample_tokens(self) -> Future[ModelRunnerOutput]:
-        return _done(self.worker.sample_tokens)
+        sampled = _done(self.worker.sample_tokens)
+        if sampled.exception() is None and not isinstance(sampled.result(), ModelRunnerOutput):
+            return LateOutput(sampled.result())
+        return sampled  # type: ignore[return-value]
 
     def shutdown(self) -> None:
         """Nothing to release: the worker goes with this object."""
+
+
+class LateOutput(Future[ModelRunnerOutput]):
+    """The output of a step that runs on a device. No thread waits for it: asking does.
+
+    Upstream: vllm/v1/executor/uniproc_executor.py (its thread for asynchronous outputs).
+
+    Args:
+        pending: An `AsyncModelRunnerOutput`.
+    """
+
+    def __init__(self, pending: Any) -> None:
+        super().__init__()
+        self._pending = pending
+
+    def result(self, timeout: float | None = None) -> ModelRunnerOutput:
+        """Wait for the output. Raises what made the step fail."""
+        self._fetch()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the output, and tell what made the step fail."""
+        self._fetch()
+        return super().exception(timeout)
+
+    def _fetch(self) -> None:
+        if not self.done():
+            try:
+                self.set_result(self._pending.get_output())
+            except Exception as error:
+                self.set_exception(error)
 
 
 def _done(call: Callable[[], T]) -> Future[T]:

@@ -29,6 +29,12 @@ def has_rules(params: SamplingParams) -> bool:
     )
 
 
+def has_lasting_rules(params: SamplingParams) -> bool:
+    """Whether such a rule holds for the whole output and only the host knows it: not the least length, which ends, nor
+    penalties, which a device counts itself."""
+    return params.allowed_token_ids is not None or bool(params.bad_words_token_ids or params.logit_bias)
+
+
 def apply_allowed_token_ids(logits: torch.Tensor, rules: list[RowRules]) -> None:
     """Leave only the allowed tokens. logits: (rows, vocab_size)."""
     for rule in rules:

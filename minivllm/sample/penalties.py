@@ -46,7 +46,8 @@ def _apply(logits: torch.Tensor, rule: RowRules) -> None:
     count = torch.from_numpy(in_output).to(logits.device, logits.dtype)  # (tokens,)
     seen = logits[index]  # (tokens,)
     is_forbidden = seen == float("-inf")
-    repetition = min(max(params.repetition_penalty, 1 / LARGEST), LARGEST)
+    # A tensor: a GPU multiplies with the inverse of a plain number, which is not the same in the last bit.
+    repetition = seen.new_tensor(min(max(params.repetition_penalty, 1 / LARGEST), LARGEST))
     seen = torch.where(seen > 0, seen / repetition, seen * repetition)
     seen -= params.frequency_penalty * count
     seen -= params.presence_penalty * (count > 0)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from minivllm.core.scheduler_output import CachedRequestData, SchedulerOutput
 from minivllm.worker.request_columns import RequestColumns
 
@@ -28,6 +31,10 @@ class BatchState(Protocol):
         """The slot or row of a request in the batch."""
         ...
 
+    def places_of(self, req_ids: list[str]) -> NDArray[np.intp]:
+        """The same for many, (requests,)."""
+        ...
+
 
 def apply_cached(columns: RequestColumns, place: int, cached: CachedRequestData, index: int) -> None:
     """Bring one request's columns up to date with entry `index` of a plan's cached requests."""
@@ -39,3 +46,21 @@ def apply_cached(columns: RequestColumns, place: int, cached: CachedRequestData,
     elif block_ids:
         columns.block_table.append(place, block_ids)
     columns.set_computed(place, cached.num_computed_tokens[index])
+
+
+def apply_all_cached(columns: RequestColumns, places: NDArray[np.intp], cached: CachedRequestData) -> None:
+    """The same for all of them; in a step of decodes, which nothing but new blocks sets apart, by a few operations.
+
+    Args:
+        columns: The columns.
+        places: Where each of the cached requests is, (requests,).
+        cached: What changed.
+    """
+    resumed = cached.resumed_req_ids
+    for index, block_ids in enumerate(cached.new_block_ids):
+        if block_ids and (not resumed or cached.req_ids[index] not in resumed):
+            columns.block_table.append(int(places[index]), block_ids)
+    for index in [i for i, req_id in enumerate(cached.req_ids) if req_id in resumed] if resumed else ():
+        apply_cached(columns, int(places[index]), cached, index)
+    # See `RequestColumns.set_computed`.
+    columns.num_computed[places] = np.minimum(cached.num_computed_tokens, columns.num_tokens[places] - 1)

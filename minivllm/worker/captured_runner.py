@@ -1,187 +1,243 @@
-"""Owns a runner whose steps are replayed as graphs where they can be, and run like any other's where they cannot.
+"""Owns a runner whose steps stay on the device: replayed as graphs where they can be, and never waited for.
 
-    update the batch -> prepare -> is there a graph for it?  yes: bring the device's slots up to date, stage, replay
-                                                             no:  launch by launch, the reason is in `last_dispatch`
+    update the batch -> prepare -> bring the device's slots up to date -> stage ->   replay
+                                                                                or   forward, sample on the device
+                                                                                or   forward, sample with the host
+    later, when somebody asks for the output:  wait for the tokens, note them in the columns
 
-Both ways leave the same state behind: the host's columns stay the truth, and the device's slots are a mirror of them.
-What a replay samples is in the mirror at once; what the other way samples is missing there, so such a slot is written
-anew before its next replay: once a request, when its prompt is done.
+The host's columns stay the truth about requests, and the device's slots mirror them, with one exception: a token that
+was just sampled is on the device first. Until it arrives the columns hold a placeholder for it, so that the next step
+can be prepared; on the device that step reads the token itself. Only rules that look at the output need the host to
+wait, and only for the steps before.
 
 Upstream: vllm/v1/worker/gpu/model_runner.py::GPUModelRunner.execute_model.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from minivllm.attention.triton import TritonBackend
+from minivllm.attention.triton import leading_decodes
 from minivllm.config import VllmConfig
-from minivllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
+from minivllm.core.scheduler_output import LogprobsLists, ModelRunnerOutput, SchedulerOutput
 from minivllm.models.registry import CausalLM
+from minivllm.sample.metadata import SamplingMetadata
 from minivllm.worker.cuda_graphs import CudaGraphs, Dispatch, GraphDispatcher, StepShape
-from minivllm.worker.device_step import DeviceStep, Draw, Limits
+from minivllm.worker.device_mirror import DeviceMirror
+from minivllm.worker.device_requests import Limits
+from minivllm.worker.device_step import DeviceStep, ForwardOutput, Layout
 from minivllm.worker.gpu_model_runner import ExecuteModelState, GPUModelRunner
-from minivllm.worker.prepared_batch import PreparedBatch
-from minivllm.worker.request_columns import NO_LOGPROBS
-from minivllm.worker.request_slots import RequestSlots
+from minivllm.worker.prepared_batch import PreparedBatch, prepare
+from minivllm.worker.sampling_rows import logprobs_of_requests, prompt_chunks, sampling_metadata
 from minivllm.worker.staging import SampledTokens, TokenCopy
 
-_UNKNOWN = -1
+# In the columns: a token that is sampled, and still on its way.
+UNKNOWN_TOKEN = -1
+# How long recording may hold up the start; what is left is recorded when it is first needed.
+_CAPTURE_SECONDS = 3.0
+
+# Replayed; launched and sampled on the device; sampled with the host; all as a runner without graphs does it.
+Way = Literal["graph", "device", "host", "checked"]
 
 
-class ReplayedStep(NamedTuple):
-    """What `execute_model` leaves for `sample_tokens` after a replay."""
+class DeviceState(NamedTuple):
+    """What `execute_model` leaves for `sample_tokens`."""
 
     batch: PreparedBatch
-    tokens: TokenCopy
+    output: ForwardOutput | None  # None: its tokens are sampled already
+
+
+@dataclass(slots=True)
+class StepInFlight:
+    """A step whose tokens are on their way: an `AsyncModelRunnerOutput`."""
+
+    runner: CapturedModelRunner
+    batch: PreparedBatch
+    copy: TokenCopy
+    metadata: SamplingMetadata | None = None
+    scores: LogprobsLists | None = None
+    prompt_logprobs: dict[str, LogprobsLists] | None = None
+    output: ModelRunnerOutput | None = None
+
+    @property
+    def req_ids(self) -> list[str]:
+        return self.batch.req_ids
+
+    def get_output(self) -> ModelRunnerOutput:
+        if self.output is None:
+            self.output = self.runner.finish(self)
+        return self.output
 
 
 class CapturedModelRunner(GPUModelRunner):
-    """GPUModelRunner with graphs.
+    """GPUModelRunner with graphs, for a batch in slots.
 
     Args:
         vllm_config: Limits and block size.
         model: On the device.
         attention: Our own kernels: they can be captured.
-        device: A GPU. On a CPU, in Triton's interpreter, steps take the same way, only that nothing is recorded.
-        dtype: Of the model and the cache.
+        device: A GPU. On a CPU, in Triton's interpreter, steps take the same ways, only that nothing is recorded.
+        dtype: Of the model.
+        cache_dtype: Of the KV cache.
 
     Attributes:
         last_dispatch: How the latest step ran, and why.
     """
 
+    plans_ahead = True
+
     def __init__(
         self,
         vllm_config: VllmConfig,
         model: CausalLM,
-        attention: TritonBackend,
+        attention: Any,
         device: torch.device,
         dtype: torch.dtype,
+        cache_dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(vllm_config, model, attention, device, dtype)
+        super().__init__(vllm_config, model, attention, device, dtype, cache_dtype)
         limits = vllm_config.scheduler_config
         self.last_dispatch: Dispatch | None = None
-        self._limits = limits
-        self._dispatcher = GraphDispatcher(limits.max_num_seqs)
+        self._limits = Limits(
+            limits.max_num_seqs,
+            max(limits.max_num_batched_tokens, 2 * limits.max_num_seqs),
+            limits.max_model_len,
+            self._block_size,
+        )
+        self._dispatcher = GraphDispatcher(limits.max_num_seqs, capture_mixed=vllm_config.cudagraph_mode == "FULL")
         self._tokens = SampledTokens(limits.max_num_seqs, device)
-        self._replayed: ReplayedStep | None = None
-        # How many tokens and blocks of each slot the device knows.
-        self._known_tokens = np.full(limits.max_num_seqs, _UNKNOWN, dtype=np.int32)
-        self._known_blocks = np.zeros(limits.max_num_seqs, dtype=np.int32)
+        self._in_flight: list[StepInFlight] = []
+        self._way: Way = "device"
 
     @torch.inference_mode()
     def initialize_kv_cache(self, num_blocks: int) -> None:
         super().initialize_kv_cache(num_blocks)
-        shapes = self._dispatcher.shapes()
-        most_tokens = max(shape.num_tokens for shape in shapes)
-        limits = Limits(self._limits.max_num_seqs, most_tokens, self._limits.max_model_len, self._block_size)
-        self._step = DeviceStep(self.model, self.kv_caches, limits)
-        self._graphs: CudaGraphs | None = None
+        self._step = DeviceStep(self.model, self.kv_caches, self.attention, self._limits)
+        self._mirror = DeviceMirror(self.batch.columns, self._step)
+        self._graphs = CudaGraphs(self._step.run, self._device)
         if self._device.type == "cuda":
-            self._graphs = CudaGraphs(self._step.run, shapes)
-            self._graphs.capture()
+            self._graphs.capture(self._dispatcher.first_shapes(), _CAPTURE_SECONDS)
 
-    @torch.inference_mode()
-    def execute_model(self, plan: SchedulerOutput) -> ModelRunnerOutput | None:
-        if self._state is not None or self._replayed is not None:
-            raise RuntimeError("execute_model was called twice without sample_tokens between")
-        self.update_states(plan)
-        self._forget(plan)
-        if plan.total_num_scheduled_tokens == 0:
-            return ModelRunnerOutput([], {}, [])
-        batch = self.prepare_inputs(plan)
-        self.last_dispatch = self._dispatch(batch)
-        if self.last_dispatch.mode == "NONE":
-            self._launch(batch)
-        else:
-            self._replay(batch, self.last_dispatch.shape)
-        return None
+    # ---- execute --------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
-    def sample_tokens(self) -> ModelRunnerOutput:
-        if self._replayed is None:
-            return super().sample_tokens()
-        batch, copy = self._replayed
-        self._replayed = None
-        tokens = copy.tokens()[: len(batch.req_ids)]
-        for index, token in enumerate(tokens):
-            if batch.samples[index] and token < 0:
-                raise FloatingPointError(
-                    f"request {batch.req_ids[index]}: the maximum of its logits is not a finite number: "
-                    "the weights or a kernel are broken"
-                )
-        self._known_tokens[batch.places[batch.samples]] += 1
-        sampled = self.bookkeeping(batch, tokens)
-        return ModelRunnerOutput(batch.req_ids, {req_id: i for i, req_id in enumerate(batch.req_ids)}, sampled)
-
-    def _dispatch(self, batch: PreparedBatch) -> Dispatch:
-        query_lens = np.diff(batch.query_start_loc).tolist()
-        obstacle = self._obstacle(batch)
-        if obstacle is not None:
-            return Dispatch("NONE", StepShape(sum(query_lens), len(query_lens), 0), obstacle)
-        return self._dispatcher.dispatch(query_lens)
-
-    def _obstacle(self, batch: PreparedBatch) -> str | None:
-        """What of a batch only the ordinary way can do; None if nothing."""
-        columns, places = self.batch.columns, batch.places
-        if not isinstance(self.batch, RequestSlots):
-            return "rows move, and the device's slots do not"
-        if any(batch.drafts):
-            return "drafts are checked on the host"
-        if (columns.num_logprobs[places] != NO_LOGPROBS).any() or (
-            columns.num_prompt_logprobs[places] != NO_LOGPROBS
-        ).any():
-            return "a request asks for scores"
-        if columns.has_rules[places].any():
-            return "a request has rules for its logits"
-        if (columns.temperature[places] > 0).any():
-            # A seed must give the same tokens on both ways, and the ordinary way draws with other noise.
-            return "a request draws at random, with the host's noise"
-        return None
-
-    def _launch(self, batch: PreparedBatch) -> None:
-        """The ordinary way."""
-        hidden = self.model_forward(batch)
-        logits_indices = torch.from_numpy(batch.logits_indices).to(self._device)
-        self._state = ExecuteModelState(batch, hidden, self.model.compute_logits(hidden[logits_indices]))
-        self.last_batch = batch
-
-    def _replay(self, batch: PreparedBatch, shape: StepShape) -> None:
-        """The same as one call."""
-        self._update_slots(batch.places)
-        scheduled = np.diff(batch.query_start_loc)
-        computed = batch.seq_lens - scheduled
-        self._step.stage(batch.places.tolist(), computed.tolist(), scheduled.tolist(), batch.samples.tolist())
-        if self._graphs is None:
-            self._step.run(shape)
-        else:
-            self._graphs.replay(shape)
-        self._replayed = ReplayedStep(batch, self._tokens.start(self._step.sampled[: shape.num_requests]))
-        self.last_batch = replace(batch, graph_mode="FULL")
-
-    def _update_slots(self, places: NDArray[np.intp]) -> None:
-        """Bring the device's slots up to date with the columns."""
-        columns = self.batch.columns
-        tables = columns.block_table
-        for place in places[self._known_tokens[places] != columns.num_tokens[places]].tolist():
-            tokens = columns.token_ids[place, : columns.num_tokens[place]].tolist()
-            blocks = tables.ids[place, : tables.num_blocks[place]].tolist()
-            draw = Draw(float(columns.temperature[place]))
-            self._step.place(place, tokens, int(columns.num_prompt_tokens[place]), blocks, draw)
-            self._known_tokens[place], self._known_blocks[place] = len(tokens), len(blocks)
-        for place in places[self._known_blocks[places] != tables.num_blocks[places]].tolist():
-            start, end = int(self._known_blocks[place]), int(tables.num_blocks[place])
-            self._step.append_blocks(place, start, tables.ids[place, start:end].tolist())
-            self._known_blocks[place] = end
-
-    def _forget(self, plan: SchedulerOutput) -> None:
-        """Slots that got another request, or other blocks, must be written anew."""
+    def _prepare(self, plan: SchedulerOutput) -> PreparedBatch:
+        if plan.scheduled_spec_decode_tokens:
+            self._finish_all()  # drafts are checked on the host, against tokens that it must know
         taken = [new.req_id for new in plan.scheduled_new_reqs]
         taken += plan.scheduled_cached_reqs.resumed_req_ids
         for req_id in taken:
-            self._known_tokens[self.batch.place_of(req_id)] = _UNKNOWN
+            self._mirror.take(self.batch.place_of(req_id))
+        batch = prepare(plan, self.batch, self.attention.name)
+        self._way, self.last_dispatch = self._dispatch(batch)
+        return replace(
+            batch,
+            graph_mode=self.last_dispatch.mode,
+            num_tokens_padded=self.last_dispatch.shape.num_tokens,
+            generations=self._mirror.generation[batch.places],
+        )
+
+    def _dispatch(self, batch: PreparedBatch) -> tuple[Way, Dispatch]:
+        lengths = np.diff(batch.query_start_loc)
+        if any(batch.drafts):
+            own = StepShape(int(lengths.sum()), len(lengths), 0)
+            return "checked", Dispatch("NONE", own, "drafts are checked on the host")
+        found = self._dispatcher.dispatch(lengths)
+        obstacle = self._mirror.why_host(batch.places, batch.seq_lens - lengths, batch.seq_lens)
+        if obstacle is not None:
+            own = StepShape(int(lengths.sum()), len(lengths), 0)
+            return "host", Dispatch("NONE", own, obstacle)
+        if self._mirror.has_penalties(batch.places):
+            found = replace(found, shape=replace(found.shape, with_penalties=True))
+        if found.mode == "NONE":
+            return "device", found
+        if self._device.type == "cuda" and (why := self._graphs.why_not(found.shape)):
+            found = replace(found, mode="NONE", reason=f"{found.reason}; {why}")
+        return "graph", found
+
+    def _compute(self, batch: PreparedBatch) -> DeviceState | ExecuteModelState:
+        if self._way == "checked":
+            return super()._compute(batch)
+        self._mirror.update(batch)
+        assert self.last_dispatch is not None, "a batch is prepared before it is computed"
+        shape = self.last_dispatch.shape
+        if self._way == "graph":
+            self.replay(shape)
+            return DeviceState(batch, None)
+        output = self.model_forward(batch)
+        if self._way == "host":
+            return DeviceState(batch, output)
+        self._step.sample(output, shape.with_penalties)
+        return DeviceState(batch, None)
+
+    def replay(self, shape: StepShape) -> None:
+        """Forward and sampling as one graph."""
+        self._graphs.replay(shape)
+
+    def _forward(self, batch: PreparedBatch) -> Any:
+        if self._way == "checked":
+            return super()._forward(batch)
+        lengths = np.diff(batch.query_start_loc)
+        front = leading_decodes(lengths)
+        behind = lengths[front:]
+        is_fresh = bool((batch.seq_lens[front:] == behind).all())
+        layout = Layout(int(batch.query_start_loc[-1]), len(lengths), front, int(behind.max(initial=0)), is_fresh)
+        return self._step.forward(layout)
+
+    # ---- sample ---------------------------------------------------------------------------------------------------
+
+    def _sample(self, state: Any) -> Any:
+        if isinstance(state, ExecuteModelState):
+            return super()._sample(state)
+        batch, output = state
+        if output is None:
+            step = StepInFlight(self, batch, self._tokens.start(self._step.sampled[: len(batch.req_ids)]))
+        else:
+            step = self._sample_with_host(batch, output)
+        self._mirror.note_sampled(batch, UNKNOWN_TOKEN)
+        self._in_flight.append(step)
+        return step
+
+    def _sample_with_host(self, batch: PreparedBatch, output: ForwardOutput) -> StepInFlight:
+        logits = self.model.compute_logits(output.last_hidden)
+        self._finish_all()  # rules look at the output, so the host must know it; the forward pass runs meanwhile
+        columns = self.batch.columns
+        metadata = sampling_metadata(batch, columns)
+        tokens, scores = self.sampler.forward(logits, metadata)
+        chunks = prompt_chunks(batch, columns)
+        prompt_logprobs = self.prompt_logprobs_worker.compute(chunks, output.hidden, self.model.compute_logits)
+        self._step.requests.keep(output.rows.slot, output.rows.position, tokens)
+        return StepInFlight(self, batch, self._tokens.start(tokens), metadata, scores, prompt_logprobs)
+
+    def _finish_all(self) -> None:
+        """Wait for all tokens that are on their way."""
+        for step in list(self._in_flight):
+            step.get_output()
+
+    def finish(self, step: StepInFlight) -> ModelRunnerOutput:
+        """Wait for the tokens of a step, and note them."""
+        batch = step.batch
+        self._in_flight.remove(step)
+        sampled = self.bookkeeping(batch, self.to_host(step.copy))
+        scores = None if step.metadata is None else logprobs_of_requests(batch, step.metadata, step.scores, sampled)
+        index = dict(zip(batch.req_ids, range(len(batch.req_ids)), strict=True))
+        return ModelRunnerOutput(batch.req_ids, index, sampled, scores, step.prompt_logprobs)
+
+    def _keep(self, batch: PreparedBatch, tokens: list[int]) -> list[list[int]]:
+        if batch.generations is None or any(batch.drafts):
+            return super()._keep(batch, tokens)
+        array = np.array(tokens, dtype=np.int32)
+        broken = np.flatnonzero(batch.samples & (array < 0))
+        if len(broken):
+            raise FloatingPointError(
+                f"request {batch.req_ids[broken[0]]}: the maximum of its logits is not a finite number: "
+                "the weights or a kernel are broken"
+            )
+        self._mirror.note_arrived(batch, array)
+        sampled: list[list[int]] = array[:, None].tolist()
+        for index in np.flatnonzero(~batch.samples).tolist():
+            sampled[index] = []
+        return sampled

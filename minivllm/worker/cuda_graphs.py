@@ -16,14 +16,19 @@ Upstream: vllm/v1/worker/gpu/cudagraph_utils.py::CudaGraphManager.
 
 from __future__ import annotations
 
+import time
+import warnings
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 _LARGEST = 512
+_FEW = 8
 
 GraphMode = Literal["NONE", "FULL"]
 
@@ -36,11 +41,13 @@ class StepShape:
         num_tokens: Rows that the kernels run on.
         num_requests: Requests, padding included.
         query_len: Tokens of each request if all have the same number; 0 if they may differ.
+        with_penalties: Whether sampling looks at the histories of tokens.
     """
 
     num_tokens: int
     num_requests: int
     query_len: int
+    with_penalties: bool = False
 
     @property
     def max_query_len(self) -> int:
@@ -86,19 +93,28 @@ class GraphDispatcher:
         self._decodes = [count for count in requests if count * query_len <= _LARGEST]
         self._mixed = sizes if capture_mixed else []
 
+    def first_shapes(self) -> list[StepShape]:
+        """All shapes in the order of their worth: the largest, which makes the pool large enough; a few small ones,
+        where launching costs most; then the other decodes and the mixed steps, the largest first."""
+        largest, *others = self.shapes()
+        few = [shape for shape in others if shape.query_len and shape.num_requests <= _FEW]
+        rest = [shape for shape in others if shape not in few]
+        return [largest, *few[::-1], *sorted(rest, key=lambda shape: shape.query_len == 0)]
+
     def shapes(self) -> list[StepShape]:
         """All shapes, the largest first: they share one pool of memory, and what comes first makes it large enough."""
         shapes = [self._decode_shape(count) for count in self._decodes] + [self._mixed_shape(n) for n in self._mixed]
         return sorted(shapes, key=lambda shape: (shape.num_tokens, shape.num_requests), reverse=True)
 
-    def dispatch(self, query_lens: list[int]) -> Dispatch:
+    def dispatch(self, query_lens: Sequence[int] | NDArray[np.int32]) -> Dispatch:
         """Choose the graph of a step.
 
         Args:
             query_lens: Scheduled tokens of each request, in batch order.
         """
-        tokens, requests = sum(query_lens), len(query_lens)
-        is_uniform = all(length == self._query_len for length in query_lens)
+        lengths = np.asarray(query_lens)
+        tokens, requests = int(lengths.sum()), len(lengths)
+        is_uniform = bool((lengths == self._query_len).all())
         if is_uniform and self._decodes and requests <= self._decodes[-1]:
             shape = self._decode_shape(self._decodes[bisect_left(self._decodes, requests)])
             return Dispatch("FULL", shape, f"{requests} decodes, padded to {shape.num_requests}")
@@ -122,38 +138,70 @@ class GraphDispatcher:
 
 
 class CudaGraphs:
-    """The recorded steps of one device.
+    """The recorded steps of one device. A shape that is not recorded yet is recorded when it is first needed.
 
     Args:
         run: Runs a whole step of a shape on the device: it reads and writes the same tensors each time, keeps nothing
-            that it allocates, and never waits for the host. Before a capture its inputs must be padding only.
-        shapes: What to capture, the largest first.
+            that it allocates, and never waits for the host.
+        device: A GPU. On a CPU nothing can be recorded: every step is launched kernel by kernel.
     """
 
-    def __init__(self, run: Callable[[StepShape], None], shapes: list[StepShape]) -> None:
+    def __init__(self, run: Callable[[StepShape], None], device: torch.device) -> None:
         self._run = run
-        self._shapes = shapes
+        self._device = device
         self._graphs: dict[StepShape, torch.cuda.CUDAGraph] = {}
+        self._refused: dict[StepShape, str] = {}
         self._pool: Any = None  # of memory, shared by all graphs: only one of them runs at a time
 
-    def capture(self) -> None:
-        """Record every shape. The first run of each compiles what is not compiled yet, and must not be recorded."""
-        for shape in self._shapes:
-            self._run(shape)
-        torch.cuda.synchronize()
-        for shape in self._shapes:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
-                self._run(shape)
-            self._pool = self._pool or graph.pool()
-            self._graphs[shape] = graph
+    def capture(self, shapes: Sequence[StepShape], seconds: float = float("inf")) -> None:
+        """Record shapes, in their order, as long as there is time. Their inputs must be padding only.
+
+        Args:
+            shapes: The largest first: what comes first makes the pool large enough.
+            seconds: After these no further one is begun; the rest is recorded as it is needed.
+        """
+        end = time.monotonic() + seconds
+        for shape in shapes:
+            if time.monotonic() > end:
+                return
+            self.replay(shape)
 
     def __contains__(self, shape: StepShape) -> bool:
         return shape in self._graphs
 
+    def why_not(self, shape: StepShape) -> str | None:
+        """Why the next step of a shape will be launched kernel by kernel; None if it will be replayed."""
+        if shape in self._graphs:
+            return None
+        return self._refused.get(shape, "the first of its shape is launched kernel by kernel, and recorded then")
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
     def replay(self, shape: StepShape) -> None:
-        """Run a recorded step on the current stream."""
-        self._graphs[shape].replay()
+        """Run a step of a shape on the current stream: as a graph if there is one, and record it if not."""
+        graph = self._graphs.get(shape)
+        if graph is not None:
+            graph.replay()
+            return
+        # This run compiles what is not compiled yet, which must not be recorded.
+        self._run(shape)
+        if self._device.type == "cuda" and shape not in self._refused:
+            self._record(shape)
+
+    def _record(self, shape: StepShape) -> None:
+        """Record a step. It is not run."""
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                self._run(shape)
+        except RuntimeError as error:  # out of memory, or an operation that cannot be recorded: it can still be run
+            torch.cuda.set_stream(stream)  # PyTorch leaves the recording's own stream behind
+            self._refused[shape] = f"it could not be recorded: {str(error).splitlines()[0]}"
+            warnings.warn(f"{shape}: {self._refused[shape]}; its steps are launched kernel by kernel", stacklevel=2)
+            return
+        self._pool = self._pool or graph.pool()
+        self._graphs[shape] = graph
 
 
 def _last(sizes: list[int]) -> int:

@@ -1,9 +1,10 @@
 """Owns a whole step on the device, from staged rows to sampled tokens, so that it can be captured as one graph.
 
-    staged rows -> pack inputs -> forward -> logits -> sample -> token store (the next step's input) and `sampled`
+    staged rows -> new blocks -> pack inputs -> forward -> logits -> sample -> token store (the next step's input)
+                                                                         `---> `sampled`
 
-Nothing here reads a tensor on the host: what it launches depends on the `StepShape` alone. What a request brings once
-is written when it takes its slot (`place`), its blocks as they come (`append_blocks`).
+Nothing here reads a tensor on the host: what is launched depends on the `Layout` alone. What a request brings once is
+written when it takes its slot (`DeviceRequests`).
 
 Upstream: vllm/v1/worker/gpu/model_runner.py::GPUModelRunner.
 """
@@ -11,48 +12,63 @@ Upstream: vllm/v1/worker/gpu/model_runner.py::GPUModelRunner.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
-from minivllm.attention.triton import TritonBackend, TritonBatch
-from minivllm.kernels.pack_inputs import BatchRows, PackedInputs, RequestTable, pack_inputs
-from minivllm.kernels.penalties import count_history
+from minivllm.attention.backend import AttentionBackend
+from minivllm.attention.triton import TritonBatch
+from minivllm.kernels.append_blocks import append_blocks
+from minivllm.kernels.pack_inputs import BatchRows, PackedInputs, pack_inputs
 from minivllm.kernels.sample import sample
-from minivllm.kernels.scores import SamplingParameters, SamplingRows, SamplingState
+from minivllm.kernels.scores import SamplingRows
 from minivllm.models.registry import CausalLM
 from minivllm.worker.cuda_graphs import StepShape
+from minivllm.worker.device_requests import DeviceRequests, Limits
 from minivllm.worker.staging import StagedRows
+
+# Of a batch's rows: slot, computed, scheduled, slot if a token is sampled, index and id of a new block.
+_PADDING = (0, 0, 0, -1, -1, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How large the buffers are."""
+class Layout:
+    """The numbers on the host that decide what a step launches: a graph fixes them, any other step has its own.
 
-    max_num_seqs: int
-    max_num_tokens: int
-    max_model_len: int
-    block_size: int
+    Attributes:
+        num_tokens: Rows that the kernels run on.
+        num_requests: Requests, padding included.
+        num_decodes: Requests in front with one token each.
+        max_query_len: The most tokens of a request behind them, or more.
+        is_fresh: Of no request behind them anything was computed before.
+    """
 
+    num_tokens: int
+    num_requests: int
+    num_decodes: int
+    max_query_len: int
+    is_fresh: bool = False
 
-class Draw(NamedTuple):
-    """How a request is sampled, in the order of `SamplingParameters`."""
-
-    temperature: float = 0.0
-    min_p: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-    repetition: float = 1.0
-    frequency: float = 0.0
-    presence: float = 0.0
+    @classmethod
+    def of_shape(cls, shape: StepShape) -> Layout:
+        """What serves every step of a shape."""
+        num_decodes = shape.num_requests if shape.query_len == 1 else 0
+        return cls(shape.num_tokens, shape.num_requests, num_decodes, shape.max_query_len)
 
     @property
-    def has_penalties(self) -> bool:
-        return (self.repetition, self.frequency, self.presence) != (1.0, 0.0, 0.0)
+    def is_decode(self) -> bool:
+        """Whether each token is the last one of its request."""
+        return self.num_decodes == self.num_requests
 
 
-_SAMPLING_DTYPES = (torch.float32, torch.float32, torch.int32, torch.float32, torch.int64) + (torch.float32,) * 3
+class ForwardOutput(NamedTuple):
+    """Hidden states of a step's tokens, and where each request's last one is."""
+
+    hidden: torch.Tensor  # (tokens, hidden_size)
+    last_hidden: torch.Tensor  # (requests, hidden_size)
+    rows: SamplingRows
 
 
 class DeviceStep:
@@ -61,30 +77,26 @@ class DeviceStep:
     Args:
         model: With its weights, on the device.
         kv_caches: One a layer.
+        attention: Our own kernels.
         limits: How large the buffers are.
-        with_penalties: Whether any request may have penalties: they need a number a slot and token of the vocabulary.
 
     Attributes:
+        requests: What the device knows of each slot.
         sampled: (max_num_seqs,) int64: after a step, the token of each row; -1 where none was sampled.
     """
 
     def __init__(
-        self, model: CausalLM, kv_caches: list[torch.Tensor], limits: Limits, with_penalties: bool = False
+        self, model: CausalLM, kv_caches: list[torch.Tensor], attention: AttentionBackend[Any], limits: Limits
     ) -> None:
-        self._model, self._kv_caches, self._limits = model, kv_caches, limits
-        self._attention = TritonBackend()
+        self._model, self._kv_caches, self._attention, self._limits = model, kv_caches, attention, limits
         device, seqs = kv_caches[0].device, limits.max_num_seqs
-        max_blocks = -(-limits.max_model_len // limits.block_size)
-        vocab_size = model.config.vocab_size
+        self.requests = DeviceRequests(limits, model.config.vocab_size, device)
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self._table = RequestTable(zeros(seqs, limits.max_model_len + 1), zeros(seqs, max_blocks))
-        self._parameters = SamplingParameters(*(zeros(seqs, dtype=dtype) for dtype in _SAMPLING_DTYPES))
-        self._state = SamplingState(self._table.token_ids, zeros(seqs, vocab_size) if with_penalties else None)
-        self._staged = StagedRows(4, seqs, device)
-        tokens = limits.max_num_tokens
+        tokens, max_blocks = limits.max_num_tokens, self.requests.table.block_ids.shape[1]
+        self._staged = StagedRows(len(_PADDING), -(-seqs // 4) * 4, device)
         self._inputs = PackedInputs(
             zeros(seqs + 1),
             zeros(seqs),
@@ -94,50 +106,62 @@ class DeviceStep:
         self.sampled = zeros(seqs, dtype=torch.int64)
         self.stage([], [], [], [])
 
-    def place(self, slot: int, token_ids: list[int], num_prompt_tokens: int, block_ids: list[int], draw: Draw) -> None:
-        """Give a slot to a request: its known tokens, its blocks, and how it is sampled."""
-        tokens = torch.tensor(token_ids, dtype=torch.int32, device=self.sampled.device)
-        self._table.token_ids[slot, : len(tokens)] = tokens
-        self.append_blocks(slot, 0, block_ids)
-        for column, value in zip(self._parameters, draw, strict=True):
-            column[slot] = value
-        if self._state.history is not None and draw.has_penalties:
-            count_history(self._state.history, slot, tokens, num_prompt_tokens)
+    def stage(
+        self,
+        slots: ArrayLike,
+        computed: ArrayLike,
+        scheduled: ArrayLike,
+        samples: ArrayLike,
+        new_index: ArrayLike = (),
+        new_block: ArrayLike = (),
+    ) -> None:
+        """Send a step's batch to the device.
 
-    def append_blocks(self, slot: int, start: int, block_ids: list[int]) -> None:
-        """Put blocks into a slot's table, from its `start`-th on."""
-        blocks = torch.tensor(block_ids, dtype=torch.int32, device=self.sampled.device)
-        self._table.block_ids[slot, start : start + len(blocks)] = blocks
-
-    def stage(self, slots: list[int], computed: list[int], scheduled: list[int], samples: list[bool]) -> None:
-        """Send a step's batch to the device: four numbers a request, in batch order."""
-        sampled_slots = [slot if samples_now else -1 for slot, samples_now in zip(slots, samples, strict=True)]
-        self._staged.stage([slots, computed, scheduled, sampled_slots], padding=[0, 0, 0, -1])
+        Args:
+            slots: Of each request, in batch order.
+            computed: Tokens that are in the cache.
+            scheduled: Tokens of this step.
+            samples: Whether a token is sampled.
+            new_index: Where its new block stands in its table; -1 if it has none.
+            new_block: That block's id.
+        """
+        sampled_slots = np.where(samples, slots, -1) if np.size(slots) else ()
+        self._staged.stage([slots, computed, scheduled, sampled_slots, new_index, new_block], _PADDING)
 
     def run(self, shape: StepShape) -> None:
-        """One step of a shape, on what was staged."""
-        requests, tokens = shape.num_requests, shape.num_tokens
-        slot, computed, scheduled, sampled_slot = self._staged.on_device[:, :requests].unbind(0)
+        """One step of a shape, on what was staged: what a graph records."""
+        self.sample(self.forward(Layout.of_shape(shape)), shape.with_penalties)
+
+    def forward(self, layout: Layout) -> ForwardOutput:
+        """Everything up to the hidden states."""
+        requests, tokens = layout.num_requests, layout.num_tokens
+        slot, computed, scheduled, sampled_slot, index, block = self._staged.on_device[:, :requests].unbind(0)
         inputs = PackedInputs(
             self._inputs.query_start_loc[: requests + 1],
             self._inputs.seq_lens[:requests],
             self._inputs.block_table[:requests],
             *(buffer[:tokens] for buffer in self._inputs[3:]),
         )
-        pack_inputs(self._table, BatchRows(slot, computed, scheduled), self._limits.block_size, inputs)
+        table = self.requests.table
+        append_blocks(table.block_ids, slot, index, block)
+        pack_inputs(table, BatchRows(slot, computed, scheduled), self._limits.block_size, inputs)
         batch = TritonBatch(
             inputs.query_start_loc,
             inputs.seq_lens,
             inputs.block_table,
             inputs.slot_mapping,
-            num_decodes=requests if shape.query_len == 1 else 0,
-            max_query_len=shape.max_query_len,
-            is_fresh=False,
+            layout.num_decodes,
+            layout.max_query_len,
+            layout.is_fresh,
         )
         hidden = self._model.forward(inputs.input_ids, inputs.positions, self._kv_caches, self._attention, batch)
-        if shape.query_len != 1:  # otherwise each token is the last of its request
-            last = (inputs.query_start_loc[1:] - 1).clamp_min(0)  # (requests,)
-            hidden = hidden.index_select(0, last)
-        logits = self._model.compute_logits(hidden)  # (requests, vocab_size)
-        rows = SamplingRows(sampled_slot, inputs.seq_lens)
-        sample(logits, rows, self._parameters, self._state, self.sampled[:requests])
+        last = hidden
+        if not layout.is_decode:
+            last = hidden.index_select(0, (inputs.query_start_loc[1:] - 1).clamp_min(0))
+        return ForwardOutput(hidden, last, SamplingRows(sampled_slot, inputs.seq_lens))
+
+    def sample(self, step: ForwardOutput, with_penalties: bool) -> None:
+        """Everything after that."""
+        logits = self._model.compute_logits(step.last_hidden)  # (requests, vocab_size)
+        state, out = self.requests.state(with_penalties), self.sampled[: len(logits)]
+        sample(logits, step.rows, self.requests.parameters, state, out)

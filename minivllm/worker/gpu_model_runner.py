@@ -20,15 +20,18 @@ from minivllm.attention.backend import AttentionBackend, AttentionMetadata
 from minivllm.config import VllmConfig
 from minivllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from minivllm.models.registry import CausalLM
+from minivllm.sample.device_sampler import has_kernels
 from minivllm.sample.prompt_logprob import PromptLogprobsWorker
 from minivllm.sample.sampler import Sampler
 from minivllm.sourcemap.registry import on_map
+from minivllm.worker.async_output import AsyncModelRunnerOutput
 from minivllm.worker.batch_state import BatchState
 from minivllm.worker.input_batch import InputBatch
 from minivllm.worker.prepared_batch import PreparedBatch, prepare
 from minivllm.worker.request_columns import RequestColumns
 from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling_rows import logprobs_of_requests, prompt_chunks, sampling_metadata
+from minivllm.worker.staging import TokenCopy
 
 _V1 = "vllm/v1/worker/gpu_model_runner.py::GPUModelRunner"
 
@@ -44,9 +47,20 @@ class ExecuteModelState(NamedTuple):
 class GPUModelRunner:
     """Runs plans, strictly in order.
 
+    Args:
+        vllm_config: Limits and block size.
+        model: On the device.
+        attention: What the model's attention runs on.
+        device: Where the model is.
+        dtype: Of the model.
+        cache_dtype: Of the KV cache; None is the model's.
+
     Attributes:
+        plans_ahead: Whether a step can be launched before the tokens of the one before it are known.
         last_batch: The batch of the latest plan that scheduled anything, for whoever explains it.
     """
+
+    plans_ahead = False
 
     def __init__(
         self,
@@ -55,10 +69,12 @@ class GPUModelRunner:
         attention: AttentionBackend[Any],
         device: torch.device,
         dtype: torch.dtype,
+        cache_dtype: torch.dtype | None = None,
     ) -> None:
         self.model = model
         self.attention = attention
-        self.sampler = Sampler(vllm_config.model_config.logprobs_mode)
+        with_kernels = has_kernels(device) or attention.name == "triton"
+        self.sampler = Sampler(vllm_config.model_config.logprobs_mode, with_kernels)
         self.prompt_logprobs_worker = PromptLogprobsWorker(vllm_config.model_config.logprobs_mode)
         self.batch = _new_batch(vllm_config)
         self.last_batch: PreparedBatch | None = None
@@ -66,13 +82,14 @@ class GPUModelRunner:
         self._block_size = vllm_config.cache_config.block_size
         self._device = device
         self._dtype = dtype
-        self._state: ExecuteModelState | None = None
+        self._cache_dtype = cache_dtype or dtype
+        self._state: Any = None
 
     def initialize_kv_cache(self, num_blocks: int) -> None:
         """Allocate the pages of every layer, all zeros."""
         config = self.model.config
         shape = self.attention.kv_cache_shape(num_blocks, self._block_size, config.num_key_value_heads, config.head_dim)
-        self.kv_caches = [_zeros(shape, self._dtype, self._device) for _ in range(config.num_hidden_layers)]
+        self.kv_caches = [_zeros(shape, self._cache_dtype, self._device) for _ in range(config.num_hidden_layers)]
 
     @on_map("run the model", vllm=f"{_V1}.execute_model", plane="data", process="worker")
     @torch.inference_mode()
@@ -84,20 +101,34 @@ class GPUModelRunner:
         if plan.total_num_scheduled_tokens == 0:
             return ModelRunnerOutput([], {}, [])
         batch = self.prepare_inputs(plan)
-        hidden = self.model_forward(batch)
-        logits_indices = torch.from_numpy(batch.logits_indices).to(self._device)
-        self._state = ExecuteModelState(batch, hidden, self.model.compute_logits(hidden[logits_indices]))
+        self._state = self._compute(batch)
         self.last_batch = batch
         return None
 
     @on_map("sample the batch", vllm=f"{_V1}.sample_tokens", plane="data", process="worker")
     @torch.inference_mode()
-    def sample_tokens(self) -> ModelRunnerOutput:
+    def sample_tokens(self) -> ModelRunnerOutput | AsyncModelRunnerOutput:
         """Sample from the logits of the plan that `execute_model` ran last."""
         if self._state is None:
             raise RuntimeError("sample_tokens needs an execute_model before it")
-        batch, hidden, logits = self._state
-        self._state = None
+        state, self._state = self._state, None
+        return self._sample(state)
+
+    # ---- the two halves of a step, for a runner that does them in another way -------------------------------------
+
+    def _prepare(self, plan: SchedulerOutput) -> PreparedBatch:
+        return prepare(plan, self.batch, self.attention.name)
+
+    def _compute(self, batch: PreparedBatch) -> Any:
+        """Forward and logits."""
+        hidden = self.model_forward(batch)
+        logits_indices = torch.from_numpy(batch.logits_indices).to(self._device)
+        return ExecuteModelState(batch, hidden, self.model.compute_logits(hidden[logits_indices]))
+
+    def _sample(self, state: Any) -> ModelRunnerOutput | AsyncModelRunnerOutput:
+        """Tokens, scores, and the new state of the batch."""
+        assert isinstance(state, ExecuteModelState), "the two halves of a step belong together"
+        batch, hidden, logits = state
         columns = self.batch.columns
         metadata = sampling_metadata(batch, columns)
         tokens, scores = self.sampler.forward(logits, metadata)
@@ -112,6 +143,8 @@ class GPUModelRunner:
             prompt_logprobs,
         )
 
+    # ---- its parts ------------------------------------------------------------------------------------------------
+
     @on_map("update the batch", vllm=f"{_V1}._update_states", plane="data", process="worker")
     def update_states(self, plan: SchedulerOutput) -> None:
         """Apply a plan's deltas to the persistent batch."""
@@ -121,11 +154,14 @@ class GPUModelRunner:
     @on_map("prepare the inputs", vllm=f"{_V1}._prepare_inputs", plane="data", process="worker")
     def prepare_inputs(self, plan: SchedulerOutput) -> PreparedBatch:
         """Lay the plan's tokens out flat."""
-        return prepare(plan, self.batch, self.attention.name)
+        return self._prepare(plan)
 
     @on_map("forward", vllm=f"{_V1}._model_forward", plane="data", process="worker")
-    def model_forward(self, batch: PreparedBatch) -> torch.Tensor:
+    def model_forward(self, batch: PreparedBatch) -> Any:
         """Hidden states of every token of the batch: (tokens, hidden_size)."""
+        return self._forward(batch)
+
+    def _forward(self, batch: PreparedBatch) -> Any:
         metadata = AttentionMetadata(
             query_start_loc=batch.query_start_loc,
             seq_lens=batch.seq_lens,
@@ -142,7 +178,7 @@ class GPUModelRunner:
         )
 
     @on_map("wait for the device", vllm=f"{_V1}._to_list", plane="data", process="worker")
-    def to_host(self, tokens: torch.Tensor) -> list[int]:
+    def to_host(self, tokens: torch.Tensor | TokenCopy) -> list[int]:
         """Fetch the sampled tokens, (logits rows,): the one place in a step where the CPU waits for the device."""
         token_ids: list[int] = tokens.tolist()
         return token_ids
@@ -150,6 +186,9 @@ class GPUModelRunner:
     @on_map("keep the new tokens", vllm=f"{_V1}._bookkeeping_sync", plane="data", process="worker")
     def bookkeeping(self, batch: PreparedBatch, tokens: list[int]) -> list[list[int]]:
         """Split the sampled tokens by request, and store them: the next step's inputs are read from that store."""
+        return self._keep(batch, tokens)
+
+    def _keep(self, batch: PreparedBatch, tokens: list[int]) -> list[list[int]]:
         sampled: list[list[int]] = []
         start = 0
         for place, drafts, samples in zip(batch.places.tolist(), batch.drafts, batch.samples.tolist(), strict=True):

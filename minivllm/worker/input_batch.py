@@ -9,6 +9,9 @@ Upstream: vllm/v1/worker/gpu_input_batch.py::InputBatch and GPUModelRunner._upda
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from minivllm.core.scheduler_output import SchedulerOutput
 from minivllm.sourcemap.registry import on_map
 from minivllm.worker.batch_state import apply_cached
@@ -59,6 +62,9 @@ class InputBatch:
 
     def place_of(self, req_id: str) -> int:
         return self._rows[req_id]
+
+    def places_of(self, req_ids: list[str]) -> NDArray[np.intp]:
+        return np.fromiter(map(self._rows.__getitem__, req_ids), np.intp, len(req_ids))
 
     @on_map("condense", vllm="vllm/v1/worker/gpu_input_batch.py::InputBatch.condense", plane="data", process="worker")
     def condense(self) -> None:

@@ -66,6 +66,8 @@ class PreparedBatch:
     samples: NDArray[np.bool_]  # (requests,): False for a chunk that ends before the known tokens do
     attention_backend: str
     graph_mode: str = "NONE"
+    num_tokens_padded: int = 0  # tokens the kernels run on
+    generations: NDArray[np.int64] | None = None  # (requests,), see `DeviceMirror`
 
     def describe(self) -> BatchFacts:
         """The same as plain integers."""
@@ -81,7 +83,7 @@ class PreparedBatch:
             block_table=dict(zip(self.req_ids, tables, strict=True)),
             logits_indices=self.logits_indices.tolist(),
             num_tokens=len(self.input_ids),
-            num_tokens_padded=len(self.input_ids),
+            num_tokens_padded=max(self.num_tokens_padded, len(self.input_ids)),
             graph_mode=self.graph_mode,
             attention_backend=self.attention_backend,
         )
@@ -91,12 +93,15 @@ def prepare(plan: SchedulerOutput, batch: BatchState, attention_backend: str) ->
     """Lay a plan's tokens out flat, request after request in batch order."""
     columns = batch.columns
     req_ids = batch.order(plan)
-    places = np.array([batch.place_of(req_id) for req_id in req_ids], dtype=np.intp)
-    scheduled = np.array([plan.num_scheduled_tokens[req_id] for req_id in req_ids], dtype=np.int32)
-    drafts = [plan.scheduled_spec_decode_tokens.get(req_id, []) for req_id in req_ids]
+    places = batch.places_of(req_ids)
+    scheduled = np.fromiter(map(plan.num_scheduled_tokens.__getitem__, req_ids), np.int32, len(req_ids))
+    drafts: list[list[int]] = [[]] * len(req_ids)
+    if plan.scheduled_spec_decode_tokens:
+        drafts = [plan.scheduled_spec_decode_tokens.get(req_id, []) for req_id in req_ids]
     computed = columns.num_computed[places]
 
-    query_start_loc = np.concatenate(([0], scheduled.cumsum())).astype(np.int32)
+    query_start_loc = np.zeros(len(req_ids) + 1, dtype=np.int32)
+    np.cumsum(scheduled, out=query_start_loc[1:])
     request_of_token = np.repeat(np.arange(len(req_ids)), scheduled)  # (tokens,)
     offset_in_query = np.arange(query_start_loc[-1], dtype=np.int64) - query_start_loc[request_of_token]  # (tokens,)
     positions: NDArray[np.int64] = computed[request_of_token] + offset_in_query
@@ -126,6 +131,8 @@ def _input_ids(
 ) -> NDArray[np.int64]:
     """Known tokens come from the worker's own store (it knows the last sampled one first), drafts from the plan."""
     input_ids = batch.columns.token_ids[place_of_token, positions].astype(np.int64)
+    if not any(drafts):
+        return input_ids
     for end, tokens in zip(query_start_loc[1:].tolist(), drafts, strict=True):
         if tokens:
             # An unknown draft (-1) still needs some embedding; what follows from it is always rejected.
@@ -134,6 +141,8 @@ def _input_ids(
 
 
 def _logits_indices(drafts: list[list[int]], query_start_loc: NDArray[np.int32]) -> NDArray[np.int64]:
+    if not any(drafts):
+        return query_start_loc[1:].astype(np.int64) - 1
     rows = np.array([1 + len(tokens) for tokens in drafts], dtype=np.int64)
     row_start = np.concatenate(([0], rows.cumsum()))
     from_end = row_start[1:].repeat(rows) - np.arange(row_start[-1])  # rows ... 2, 1 for each request

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import heapq
 
+import numpy as np
+from numpy.typing import NDArray
+
 from minivllm.core.scheduler_output import SchedulerOutput
 from minivllm.sourcemap.registry import on_map
-from minivllm.worker.batch_state import apply_cached
+from minivllm.worker.batch_state import apply_all_cached
 from minivllm.worker.request_columns import RequestColumns, Row
 
 
@@ -40,20 +43,27 @@ class RequestSlots:
         for new in plan.scheduled_new_reqs:
             self.columns.write_new(self._take(new.req_id), new)
         cached = plan.scheduled_cached_reqs
-        for index, req_id in enumerate(cached.req_ids):
-            if req_id not in self._slots:
-                saved = self._preempted.pop(req_id)
-                self.columns.restore(self._take(req_id), saved)
-            apply_cached(self.columns, self._slots[req_id], cached, index)
+        if cached.resumed_req_ids:
+            for req_id in cached.req_ids:
+                if req_id not in self._slots:
+                    saved = self._preempted.pop(req_id)
+                    self.columns.restore(self._take(req_id), saved)
+        if cached.req_ids:
+            apply_all_cached(self.columns, self.places_of(cached.req_ids), cached)
 
     def order(self, plan: SchedulerOutput) -> list[str]:
         """Uniform decodes first, then the others by ascending length: kernels find the decodes as one prefix."""
         scheduled = plan.num_scheduled_tokens
+        if plan.total_num_scheduled_tokens == len(scheduled):
+            return list(scheduled)  # one token each
         drafts = max(map(len, plan.scheduled_spec_decode_tokens.values()), default=0)
         return sorted(scheduled, key=lambda req_id: (scheduled[req_id] != 1 + drafts, scheduled[req_id]))
 
     def place_of(self, req_id: str) -> int:
         return self._slots[req_id]
+
+    def places_of(self, req_ids: list[str]) -> NDArray[np.intp]:
+        return np.fromiter(map(self._slots.__getitem__, req_ids), np.intp, len(req_ids))
 
     def _take(self, req_id: str) -> int:
         assert req_id not in self._slots, f"request {req_id} already has a slot"

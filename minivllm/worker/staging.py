@@ -1,4 +1,4 @@
-"""Owns the two copies of a step: the staged rows to the device, and the sampled tokens back.
+"""Owns the copies between host and device that nobody waits for: a step's rows to the device, tokens back.
 
     host      plan 7 -> ring[1] ----.                                  tokens of 6 <- ring[0]
     main stream          ... step 6 ..'--> copy in, step 7 (reads the rows, samples)
@@ -15,10 +15,27 @@ Upstream: vllm/v1/worker/gpu/buffer_utils.py and vllm/v1/worker/gpu/async_utils.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 
 # Two steps are in flight at most: the one that runs, and the one that is being prepared.
 _RING = 3
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """A copy of an array on the device, without waiting for what runs there.
+
+    The pinned memory in between goes back to PyTorch's pool, which gives it out again only when the copy is done.
+    """
+    if device.type == "cpu":
+        return torch.from_numpy(array.copy())
+    pinned = torch.empty(array.shape, dtype=torch.from_numpy(array[:0]).dtype, pin_memory=True)
+    pinned.numpy()[...] = array
+    return pinned.to(device, non_blocking=True)
 
 
 class StagedRows:
@@ -36,10 +53,11 @@ class StagedRows:
     def __init__(self, num_rows: int, max_requests: int, device: torch.device) -> None:
         self.on_device = torch.zeros((num_rows, max_requests), dtype=torch.int32, device=device)
         self._ring = _pinned_ring((num_rows, max_requests), torch.int32, device)
+        self._arrays = [buffer.numpy() for buffer in self._ring]
         self._copied = [_event(device) for _ in self._ring]
         self._next = 0
 
-    def stage(self, rows: list[list[int]], padding: list[int]) -> None:
+    def stage(self, rows: Sequence[ArrayLike], padding: Sequence[int]) -> None:
         """Copy the rows of a step, each filled up with its padding.
 
         Args:
@@ -50,10 +68,11 @@ class StagedRows:
         event = self._copied[place]
         if event is not None:
             event.synchronize()  # long done, unless the host is more than a ring ahead
-        buffer = self._ring[place].numpy()
+        array = self._arrays[place]
         for row, (numbers, filler) in enumerate(zip(rows, padding, strict=True)):
-            buffer[row, : len(numbers)] = numbers
-            buffer[row, len(numbers) :] = filler
+            count = np.size(numbers)
+            array[row, :count] = numbers
+            array[row, count:] = filler
         self.on_device.copy_(self._ring[place], non_blocking=True)
         if event is not None:
             event.record()
@@ -69,6 +88,10 @@ class SampledTokens:
 
     def __init__(self, max_requests: int, device: torch.device) -> None:
         self._ring = _pinned_ring((max_requests,), torch.int64, device)
+        # The next step overwrites its tokens, maybe before they are copied out. A copy on the device is soon made.
+        self._snapshots = [torch.zeros_like(buffer, device=device) for buffer in self._ring]
+        self._copied = [_event(device) for _ in self._ring]
+        self._copies: list[TokenCopy | None] = [None] * len(self._ring)
         self._next = 0
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -76,33 +99,44 @@ class SampledTokens:
     def start(self, tokens: torch.Tensor) -> TokenCopy:
         """Begin to copy the tokens, (requests,) int64, of the step that was launched last."""
         place, self._next = self._next, (self._next + 1) % len(self._ring)
-        target = self._ring[place][: len(tokens)]
-        if self._stream is None:
+        earlier = self._copies[place]
+        if earlier is not None:
+            earlier.tolist()  # done with both buffers; whoever has not read it by now keeps what was there
+        target, event = self._ring[place][: len(tokens)], self._copied[place]
+        if self._stream is None or event is None:
             target.copy_(tokens)
-            return TokenCopy(target, None)
-        # The next step overwrites these tokens, maybe before they are copied out. A copy on the device is soon made.
-        snapshot = tokens.clone()
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            target.copy_(snapshot, non_blocking=True)
-            snapshot.record_stream(self._stream)
-            done = torch.cuda.Event()
-            done.record()
-        return TokenCopy(target, done)
+        else:
+            snapshot = self._snapshots[place][: len(tokens)]
+            snapshot.copy_(tokens)
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(self._stream):
+                target.copy_(snapshot, non_blocking=True)
+                event.record()
+        self._copies[place] = copy = TokenCopy(target, event)
+        return copy
 
 
 class TokenCopy:
-    """One such copy. It must be read before two further steps are started."""
+    """One such copy. To whoever only measures what is copied it looks like a tensor."""
 
     def __init__(self, target: torch.Tensor, done: torch.cuda.Event | None) -> None:
         self._target = target
         self._done = done
+        self._tokens: list[int] | None = None
 
-    def tokens(self) -> list[int]:
+    def tolist(self) -> list[int]:
         """Wait for the copy, and no longer: later work goes on."""
-        if self._done is not None:
-            self._done.synchronize()
-        return self._target.tolist()
+        if self._tokens is None:
+            if self._done is not None:
+                self._done.synchronize()
+            self._tokens = self._target.tolist()
+        return self._tokens
+
+    def numel(self) -> int:
+        return self._target.numel()
+
+    def element_size(self) -> int:
+        return self._target.element_size()
 
 
 def _pinned_ring(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:

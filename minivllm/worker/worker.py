@@ -15,6 +15,7 @@ from minivllm.models.errors import ModelError, TooLittleMemoryError
 from minivllm.models.loader import ModelLoader
 from minivllm.models.model_zoo import find_model
 from minivllm.sourcemap.registry import on_map
+from minivllm.worker.async_output import AsyncModelRunnerOutput
 from minivllm.worker.gpu_model_runner import GPUModelRunner
 from minivllm.worker.kv_cache_sizing import (
     KVCacheSizing,
@@ -24,6 +25,7 @@ from minivllm.worker.kv_cache_sizing import (
     size_kv_cache,
     total_memory,
 )
+from minivllm.worker.runner_choice import choose_runner
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -33,6 +35,8 @@ class Worker:
 
     Attributes:
         attention_reasons: Why each attention backend was taken or left.
+        runner_reason: Which runner was taken, and why.
+        cache_dtype: Of the KV cache.
         kv_cache_sizing: The arithmetic behind the number of blocks, once it is known.
     """
 
@@ -42,6 +46,8 @@ class Worker:
         self.device = _device(vllm_config.model_config.device)
         self.dtype = resolve_dtype(vllm_config.model_config.dtype, self.device, self._loader.config.dtype)
         self.attention_reasons: dict[str, str] = {}
+        self.runner_reason = ""
+        self.cache_dtype = self.dtype
         self.kv_cache_sizing: KVCacheSizing | None = None
         self._runner: GPUModelRunner | None = None
         longest, limit = vllm_config.scheduler_config.max_model_len, self.max_position_embeddings
@@ -61,6 +67,11 @@ class Worker:
         return self._loader.config.eos_token_ids
 
     @property
+    def plans_ahead(self) -> bool:
+        """Whether a step can be planned and launched before the one before it is done."""
+        return self.runner.plans_ahead
+
+    @property
     def runner(self) -> GPUModelRunner:
         assert self._runner is not None, "load_model comes before anything that needs the model"
         return self._runner
@@ -74,7 +85,6 @@ class Worker:
             model = self._loader.dummy(self.device, self.dtype, model_config.seed)
         else:
             model = self._loader.load(self.device, self.dtype)
-        pack_weights(model)
         attention, self.attention_reasons = select_backend(
             self.device,
             model.config.head_dim,
@@ -82,8 +92,17 @@ class Worker:
             model.config.windows,
             self._config.attention_backend,
         )
+        if attention.name == "triton":
+            model.use_kernels()
+        else:
+            pack_weights(model)
+        self.cache_dtype = resolve_cache_dtype(
+            self._config.cache_config.cache_dtype, self.dtype, self.device, attention.name
+        )
         try:
-            self._runner = GPUModelRunner(self._config, model, attention, self.device, self.dtype)
+            self._runner, self.runner_reason = choose_runner(
+                self._config, model, attention, self.device, self.dtype, self.cache_dtype
+            )
         except MemoryError:
             limits = self._config.scheduler_config
             raise MemoryError(
@@ -107,13 +126,13 @@ class Worker:
     )
     def determine_num_gpu_blocks(self) -> int:
         """How many KV blocks there will be. Raises ValueError if not even one longest sequence fits."""
-        self.kv_cache_sizing = size_kv_cache(self._config, self._loader.config, self.dtype, self.device)
+        self.kv_cache_sizing = size_kv_cache(self._config, self._loader.config, self.cache_dtype, self.device)
         return self.kv_cache_sizing.num_blocks
 
     def initialize_cache(self, num_gpu_blocks: int) -> None:
         """Allocate the KV cache. Raises ValueError if it is larger than the device's memory."""
         cache = self._config.cache_config
-        per_block = bytes_per_kv_block(self._loader.config, cache.block_size, self.dtype)
+        per_block = bytes_per_kv_block(self._loader.config, cache.block_size, self.cache_dtype)
         needed, total = num_gpu_blocks * per_block, total_memory(self.device)
         if needed > total:
             raise ValueError(
@@ -129,7 +148,7 @@ class Worker:
         """Run a plan up to its logits. None means that `sample_tokens` must follow."""
         return self.runner.execute_model(plan)
 
-    def sample_tokens(self) -> ModelRunnerOutput:
+    def sample_tokens(self) -> ModelRunnerOutput | AsyncModelRunnerOutput:
         """Sample from the logits of the plan that ran last."""
         return self.runner.sample_tokens()
 
@@ -147,3 +166,18 @@ def resolve_dtype(name: str, device: torch.device, checkpoint: str | None) -> to
     if name == "auto":
         name = "float32" if device.type == "cpu" or checkpoint not in _DTYPES else checkpoint
     return _DTYPES[name]
+
+
+def resolve_cache_dtype(name: str, dtype: torch.dtype, device: torch.device, attention_backend: str) -> torch.dtype:
+    """What a KV cache stores. Raises ValueError if it cannot be had."""
+    if name == "auto":
+        return dtype
+    if attention_backend != "triton":
+        raise ValueError(
+            f"kv_cache_dtype {name!r} cannot be had: attention backend {attention_backend} on a {device.type.upper()} "
+            "reads the model's own numbers, only our kernels on a GPU read 8 bits; leave it at auto"
+        )
+    from minivllm.kernels.fp8 import fp8_kv_dtype
+    from minivllm.kernels.launch import gpu_of
+
+    return fp8_kv_dtype(name, gpu_of(device).capability)

@@ -6,6 +6,7 @@ import argparse
 import json
 import tempfile
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,10 @@ from minivllm.attention.torch_sdpa import TorchSdpaBackend
 from minivllm.attention.triton import TritonBackend
 from minivllm.models.loader import ModelLoader
 from minivllm.models.model_zoo import find_model
-from minivllm.worker import worker
 from minivllm.worker.captured_runner import CapturedModelRunner
 from minivllm.worker.cuda_graphs import CudaGraphs, GraphDispatcher
-from minivllm.worker.device_step import DeviceStep, Draw, Limits
-from minivllm.worker.gpu_model_runner import GPUModelRunner
+from minivllm.worker.device_requests import Draw, Limits
+from minivllm.worker.device_step import DeviceStep
 from minivllm.worker.staging import SampledTokens
 from tests.kernels.grids.setup import assert_near, fill_pages
 from tests.models.checkpoints import save_model
@@ -146,25 +146,25 @@ def check_captured(device: str) -> None:
     dispatch = CapturedModelRunner._dispatch
 
     def spy(runner, batch):
-        found = dispatch(runner, batch)
-        replayed.append(found.mode)
-        return found
+        way, found = dispatch(runner, batch)
+        replayed.append(way)
+        return way, found
 
     with tempfile.TemporaryDirectory() as folder:
         save_model("qwen3", Path(folder), initializer_range=0.3)
         expected = generate(folder, attention_backend="torch_sdpa", device=device)
         expected += generate(folder, IN_TURNS, 1, attention_backend="torch_sdpa", device=device)
         CapturedModelRunner._dispatch = spy
-        worker.GPUModelRunner = CapturedModelRunner
+        captured = {"attention_backend": "triton", "device": device, "cudagraph_mode": "FULL_DECODE_ONLY"}
         try:
-            got = generate(folder, attention_backend="triton", device=device)
-            got += generate(folder, IN_TURNS, 1, attention_backend="triton", device=device)
+            got = generate(folder, **captured)
+            got += generate(folder, IN_TURNS, 1, **captured, async_scheduling=False)
         finally:
-            worker.GPUModelRunner = GPUModelRunner
             CapturedModelRunner._dispatch = dispatch
     assert got == expected, f"{got} instead of {expected}"
-    assert replayed.count("FULL") > 5
-    assert replayed.count("NONE") > 2
+    assert replayed.count("graph") > 5
+    assert replayed.count("device") > 2
+    assert set(replayed) == {"graph", "device"}
 
 
 def check_window(device: str) -> None:
@@ -190,24 +190,24 @@ def device_tokens(model, prompts: list[list[int]], device: str) -> list[list[int
     config = model.config
     shape = TritonBackend.kv_cache_shape(40, BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
     caches = [torch.full(shape, float("nan"), device=device) for _ in range(config.num_hidden_layers)]
-    step = DeviceStep(model, caches, Limits(5, 32, 63, BLOCK_SIZE), with_penalties=True)
-    dispatcher = GraphDispatcher(5, capture_mixed=True)
-    run = step.run
+    step = DeviceStep(model, caches, TritonBackend(), Limits(5, 32, 63, BLOCK_SIZE))
+    assert step.requests.make_room_for_penalties()
+    dispatcher, graphs = GraphDispatcher(5, capture_mixed=True), CudaGraphs(step.run, torch.device(device))
     if device == "cuda":
-        graphs = CudaGraphs(step.run, dispatcher.shapes())
-        graphs.capture()
-        run = graphs.replay
-    slots, blocks = [3, 0, 4], torch.randperm(39).add(1).tolist()
-    for slot, prompt in zip(slots, prompts, strict=True):
-        step.place(slot, prompt, len(prompt), [blocks.pop() for _ in range(6)], Draw())
+        graphs.capture([replace(shape, with_penalties=True) for shape in dispatcher.shapes()])
+    slots, blocks = [3, 0, 4], torch.randperm(39).add(1).int().numpy()
+    for index, (slot, prompt) in enumerate(zip(slots, prompts, strict=True)):
+        own = blocks[6 * index : 6 * index + 6]
+        step.requests.place(slot, np.array(prompt, dtype=np.int32), len(prompt), own, Draw())
+    step.requests.flush()
     copies = SampledTokens(5, torch.device(device))
     tokens: list[list[int]] = [[], [], []]
     computed = [0, 0, 0]
     for scheduled in ([3, 4, 1], [2, 6, 1], *[[1, 1, 1]] * 5):
         samples = [done + new >= len(prompt) for done, new, prompt in zip(computed, scheduled, prompts, strict=True)]
         step.stage(slots, computed, scheduled, samples)
-        run(dispatcher.dispatch(scheduled).shape)
-        for row, token in enumerate(copies.start(step.sampled).tokens()[:3]):
+        graphs.replay(replace(dispatcher.dispatch(scheduled).shape, with_penalties=True))
+        for row, token in enumerate(copies.start(step.sampled).tolist()[:3]):
             assert (token >= 0) == samples[row]
             tokens[row] += [token] * samples[row]
         computed = [done + new for done, new in zip(computed, scheduled, strict=True)]

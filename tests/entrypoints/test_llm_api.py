@@ -110,8 +110,10 @@ def test_progress_is_drawn_on_a_terminal_only(
 def test_eager_is_how_it_runs_and_graphs_are_refused_where_there_could_be_any(tiny_model: Path) -> None:
     assert LLM(model=str(tiny_model), **SMALL, enforce_eager=True).generate("A", GREEDY)[0].finished
     assert LLM(model=str(tiny_model), **SMALL, enforce_eager=False).generate("A", GREEDY)[0].finished, "no graphs here"
-    with pytest.raises(ValueError, match="enforce_eager=False asks for CUDA graphs"):
-        LLM(model=str(tiny_model), **SMALL, enforce_eager=False, device="cuda")
+    with pytest.raises(ValueError, match="cudagraph_mode FULL cannot be had: a CPU has no graphs; leave it out"):
+        LLM(model=str(tiny_model), **SMALL, cudagraph_mode="FULL")
+    with pytest.raises(ValueError, match="enforce_eager asks for no CUDA graphs, cudagraph_mode FULL for some"):
+        LLM(model=str(tiny_model), **SMALL, cudagraph_mode="FULL", enforce_eager=True)
 
 
 def test_parameters_may_be_changed_before_they_are_used_and_are_checked_then(llm: LLM) -> None:

@@ -77,7 +77,9 @@ def test_sampled_tokens_are_those_of_their_step():
     copies, sampled = SampledTokens(4, torch.device("cpu")), torch.zeros(2, dtype=torch.int64)
     first = copies.start(sampled.fill_(3))
     second = copies.start(sampled.fill_(4))
-    assert (first.tokens(), second.tokens()) == ([3, 3], [4, 4])
+    assert (first.tolist(), second.tolist()) == ([3, 3], [4, 4])
+    third, fourth = copies.start(sampled.fill_(5)), copies.start(sampled.fill_(6))
+    assert [copy.tolist() for copy in (first, third, fourth)] == [[3, 3], [5, 5], [6, 6]], "the ring came round"
 
 
 @pytest.mark.gpu
@@ -89,8 +91,8 @@ def test_a_replay_sees_what_its_tensors_hold_by_then():
     def run(shape: StepShape) -> None:
         total[: shape.num_tokens] += x[: shape.num_tokens] * 2
 
-    graphs = CudaGraphs(run, [StepShape(8, 8, 1), StepShape(4, 4, 1)])
-    graphs.capture()
+    graphs = CudaGraphs(run, torch.device("cuda"))
+    graphs.capture([StepShape(8, 8, 1), StepShape(4, 4, 1)])
     assert StepShape(4, 4, 1) in graphs
     total.zero_()
     x.fill_(1)

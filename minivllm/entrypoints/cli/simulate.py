@@ -62,7 +62,7 @@ def simulate(
     log, result = simulate_to_log(run, out, token_rule)
     if plans is not None:
         is_async = run.vllm_config.scheduler_config.async_scheduling
-        write_plan_lines(plans, log.events, is_async=is_async, summary=summary_line(result))
+        write_plan_lines(plans, log.events, is_async=bool(is_async), summary=summary_line(result))
     summary = summary_line(result)
     if as_json:
         print_json("simulate", {"name": run.name, **summary, "refused": result.refused, "truncated": result.truncated})
