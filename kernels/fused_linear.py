@@ -20,8 +20,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
+from minivllm.kernels.launch import gpu_of
 from minivllm.kernels.rms_norm import rms_norm_reference
-from minivllm.kernels.skinny_linear import MOST_ROWS_WITHOUT_MATRIX_UNIT, Tiling, gemv_tiling
+from minivllm.kernels.skinny_linear import MOST_ROWS_WITHOUT_MATRIX_UNIT, Tiling, gemv_tiling, load_tile
 from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
 
 MOST_ROWS = MOST_ROWS_WITHOUT_MATRIX_UNIT
@@ -68,6 +70,7 @@ def fused_gemv_kernel(
     is_gated: tl.constexpr,
     has_residual: tl.constexpr,
     unroll: tl.constexpr,
+    early: tl.constexpr,
 ):
     """A few outputs of all rows of x. See `gemv_kernel` for the plain product.
 
@@ -75,6 +78,7 @@ def fused_gemv_kernel(
              ...                                                     x * x   -> scale, for the end
              n0 + num_outputs [ tile 0 | ... ]      up rows, if gated
     """
+    begin_early(early)
     output = tl.program_id(0) * weight_rows + tl.arange(0, weight_rows)
     is_output = output < num_outputs
     row = tl.arange(0, rows_padded)
@@ -84,21 +88,24 @@ def fused_gemv_kernel(
     acc = tl.zeros([rows_padded, weight_rows, tile], tl.float32)
     up_acc = tl.zeros([rows_padded, weight_rows, tile], tl.float32)
     squares = tl.zeros([rows_padded, tile], tl.float32)
+    weight = load_tile(weight_row, is_output, tl.arange(0, tile), size)  # (weight_rows, tile)
+    up = weight
+    if is_gated:
+        up = load_tile(up_row, is_output, tl.arange(0, tile), size)
+    wait_for_earlier(early)
     for start in tl.range(0, size, tile, loop_unroll_factor=unroll):
         column = start + tl.arange(0, tile)
-        is_column = column < size
-        is_weight = is_output[:, None] & is_column[None, :]
-        weight = tl.load(weight_row + column[None, :], mask=is_weight, other=0.0)  # (weight_rows, tile)
-        x = tl.load(
-            x_ptr + row[:, None] * x_stride + column[None, :], mask=is_row[:, None] & is_column[None, :], other=0.0
-        ).to(tl.float32)  # (rows_padded, tile)
+        x = load_tile(x_ptr + row[:, None] * x_stride, is_row, column, size).to(tl.float32)  # (rows_padded, tile)
         if has_norm:
             squares += x * x
-            x = x * tl.load(norm_ptr + column, mask=is_column, other=0.0).to(tl.float32)[None, :]
+            x = x * tl.load(norm_ptr + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
         acc += weight.to(tl.float32)[None, :, :] * x[:, None, :]
         if is_gated:
-            up = tl.load(up_row + column[None, :], mask=is_weight, other=0.0)
             up_acc += up.to(tl.float32)[None, :, :] * x[:, None, :]
+        if tile < size:
+            weight = load_tile(weight_row, is_output, column + tile, size)
+            if is_gated:
+                up = load_tile(up_row, is_output, column + tile, size)
     out = tl.sum(acc, 2)  # (rows_padded, weight_rows)
     up_out = tl.sum(up_acc, 2)
     if has_norm:
@@ -163,7 +170,7 @@ def fused_linear(
         raise ValueError(f"the output is {(num_rows, num_outputs)}, and what it is written to {tuple(out.shape)}")
     if num_rows == 0:
         return out
-    tiling = gemv_tiling(num_rows, num_outputs, size)
+    tiling = gemv_tiling(num_rows, num_outputs, size, gpu_of(x.device).launches_early)
     weight_rows, unroll = fused_tiling(tiling, next_power_of_2(num_rows), is_gated)
     norm_weight, eps = (x, 0.0) if norm is None else norm  # never read without a norm
     fused_gemv_kernel[(cdiv(num_outputs, weight_rows),)](
@@ -188,5 +195,6 @@ def fused_linear(
         has_residual=residual is not None,
         unroll=unroll,
         num_warps=tiling.warps,
+        **early_launch(x.device),
     )
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -43,11 +44,13 @@ class Gpu(NamedTuple):
         processors: Multiprocessors.
         capability: 80 is Ampere, 90 Hopper; 0 if it is not NVIDIA's.
         stages: Buffers of a pipelined loop. A gfx942 has 64 KB of shared memory where an sm_80 has 163.
+        launches_early: Whether kernels are launched before those in front of them have ended, see `early_launch.py`.
     """
 
     processors: int
     capability: int
     stages: int
+    launches_early: bool = False
 
 
 # Stands in for a GPU where kernels are interpreted: few processors, so that tests split contexts as a GPU does.
@@ -62,7 +65,9 @@ def gpu_of(device: torch.device) -> Gpu:
     facts = torch.cuda.get_device_properties(device)
     if torch.version.hip is not None:
         return Gpu(facts.multi_processor_count, capability=0, stages=2)
-    return Gpu(facts.multi_processor_count, facts.major * 10 + facts.minor, stages=3)
+    capability = facts.major * 10 + facts.minor
+    launches_early = capability >= 90 and os.environ.get("MINIVLLM_PDL") == "1"
+    return Gpu(facts.multi_processor_count, capability, stages=3, launches_early=launches_early)
 
 
 def check_paged(query: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor) -> None:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 
-from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
+from minivllm.kernels.triton_guard import cdiv, jit, jit_for_any, next_power_of_2, tl
 
 TILE = 128
 
@@ -72,7 +72,7 @@ def pack_inputs_reference(table: RequestTable, rows: BatchRows, block_size: int,
     out.slot_mapping[:total] = page_of_token * block_size + position % block_size
 
 
-@jit
+@jit_for_any("num_requests")
 def pack_requests_kernel(
     query_start_loc_ptr,
     seq_lens_ptr,
@@ -96,7 +96,7 @@ def pack_requests_kernel(
     tl.store(seq_lens_ptr + request, computed + scheduled, mask=is_real)
 
 
-@jit
+@jit_for_any("num_requests", "num_tokens")
 def pack_tokens_kernel(
     input_ids_ptr,
     positions_ptr,

@@ -26,9 +26,10 @@ from __future__ import annotations
 
 import torch
 
+from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.launch import UNSCALED, KVScales, check_paged, gpu_of, padded_size
 from minivllm.kernels.paged import join_splits, load_page_ids, softmax_step, split_bounds
-from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
+from minivllm.kernels.triton_guard import cdiv, jit, jit_for_any, next_power_of_2, tl
 
 # The matrix units multiply 16 rows at least. A group of 2 or 4 query heads fills only some of them; the rest is idle
 # work that costs nothing, since memory is the limit.
@@ -66,7 +67,7 @@ def paged_decode_reference(
     return out
 
 
-@jit
+@jit_for_any("table_stride")
 def paged_decode_kernel(
     out_ptr,
     partial_out_ptr,
@@ -91,6 +92,7 @@ def paged_decode_kernel(
     dim_padded: tl.constexpr,
     tile: tl.constexpr,
     num_splits: tl.constexpr,
+    early: tl.constexpr,
 ):
     """One split of one request, for all query heads of one KV head.
 
@@ -105,6 +107,8 @@ def paged_decode_kernel(
     The grid depends on the batch and on `num_splits` only, so a captured graph serves any length: the length of a split
     follows from the request's own length, and splits that have no token end at once.
     """
+    begin_early(early)
+    wait_for_earlier(early)
     kv_head = tl.program_id(0)
     request = tl.program_id(1)
     split = tl.program_id(2)
@@ -178,8 +182,11 @@ def join_splits_kernel(
     tile: tl.constexpr,
     num_splits: tl.constexpr,
     splits_padded: tl.constexpr,
+    early: tl.constexpr,
 ):
     """Join the splits of one query head of one request. What empty splits left in the buffers is never read."""
+    begin_early(early)
+    wait_for_earlier(early)
     head = tl.program_id(0)
     request = tl.program_id(1)
     seq_len = tl.load(seq_lens_ptr + request)
@@ -298,6 +305,7 @@ def paged_decode(
         num_splits=splits,
         num_warps=num_warps,
         num_stages=gpu.stages,
+        **early_launch(query.device),
     )
     if splits > 1:
         join_splits_kernel[(num_heads, requests)](
@@ -313,5 +321,6 @@ def paged_decode(
             num_splits=splits,
             splits_padded=next_power_of_2(splits),
             num_warps=cdiv(splits * padded_size(head_dim), 2048) if splits > 8 else 1,
+            **early_launch(query.device),
         )
     return out

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import torch
 
-from minivllm.kernels.triton_guard import cdiv, jit, tl
+from minivllm.kernels.triton_guard import cdiv, jit, jit_for_any, tl
 
 # Far beyond any logit of a working model, and far enough from infinity to be divided by the lowest temperature.
 LARGEST = 1e30
@@ -51,7 +51,7 @@ def penalize(logits, history, repetition, frequency, presence, largest: tl.const
     return tl.where((history > 0) & (logits > float("-inf")), punished, logits)
 
 
-@jit
+@jit_for_any("history_row_ptr", "num_prompt_tokens", "num_tokens")
 def count_history_kernel(history_row_ptr, token_ids_ptr, num_prompt_tokens, num_tokens, tile: tl.constexpr):
     """A tile of the tokens of one request. Equal tokens meet in one word, so additions are atomic."""
     place = tl.program_id(0) * tile + tl.arange(0, tile)

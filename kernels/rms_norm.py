@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import torch
 
+from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.triton_guard import jit, next_power_of_2, tl
 
 # Numbers that one thread holds. 8 of 16 bits are 16 bytes, one load.
@@ -44,11 +45,14 @@ def rms_norm_kernel(
     size: tl.constexpr,
     size_padded: tl.constexpr,
     has_residual: tl.constexpr,
+    early: tl.constexpr,
 ):
     """One row.
 
     row   [ x0 x1 ... x(size-1) | masked up to size_padded ]      held in registers from load to store
     """
+    begin_early(early)
+    wait_for_earlier(early)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, size_padded)
     is_real = column < size
@@ -105,5 +109,6 @@ def rms_norm(
         size_padded=size_padded,
         has_residual=residual is not None,
         num_warps=min(MOST_WARPS, max(1, size_padded // (32 * NUMBERS_PER_THREAD))),
+        **early_launch(x.device),
     )
     return out

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import torch
 
+from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.fp8 import cache_limit, into_cache, into_cache_reference
 from minivllm.kernels.launch import UNSCALED, KVScales
 from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
@@ -80,6 +81,7 @@ def rotary_and_cache_kernel(
     head_tile: tl.constexpr,
     has_norm: tl.constexpr,
     fp8_limit: tl.constexpr,
+    early: tl.constexpr,
 ):
     """A tile of heads of one token; 4 query heads and 2 KV heads in tiles of 4:
 
@@ -90,6 +92,8 @@ def rotary_and_cache_kernel(
 
     All heads of a tile go through the same arithmetic; masks decide where results land.
     """
+    begin_early(early)
+    wait_for_earlier(early)
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_mapping_ptr + token)
     if slot < 0:  # padding
@@ -216,4 +220,5 @@ def rotary_and_cache(
         has_norm=norms is not None,
         fp8_limit=cache_limit(kv_cache.dtype),
         num_warps=NUM_WARPS,
+        **early_launch(qkv.device),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.triton_guard import cdiv, jit, tl
 
 # 4 warps x 32 threads x 8 numbers: 16 bytes a thread where a number has two.
@@ -24,11 +25,21 @@ def silu_and_mul_reference(gate_up: torch.Tensor) -> torch.Tensor:
 
 
 @jit
-def silu_and_mul_kernel(out_ptr, gate_up_ptr, gate_up_stride, out_stride, size: tl.constexpr, tile: tl.constexpr):
+def silu_and_mul_kernel(
+    out_ptr,
+    gate_up_ptr,
+    gate_up_stride,
+    out_stride,
+    size: tl.constexpr,
+    tile: tl.constexpr,
+    early: tl.constexpr,
+):
     """A tile of one row.
 
     [ gate: tile 0 | tile 1 | ...      | up: tile 0 | tile 1 | ...     ]     program i takes tile i of both
     """
+    begin_early(early)
+    wait_for_earlier(early)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * tile + tl.arange(0, tile)
     is_real = column < size
@@ -56,6 +67,13 @@ def silu_and_mul(gate_up: torch.Tensor, out: torch.Tensor | None = None) -> torc
     out = torch.empty((rows, size), dtype=gate_up.dtype, device=gate_up.device) if out is None else out
     if rows:
         silu_and_mul_kernel[(rows, cdiv(size, TILE))](
-            out, gate_up, gate_up.stride(0), out.stride(0), size=size, tile=TILE, num_warps=NUM_WARPS
+            out,
+            gate_up,
+            gate_up.stride(0),
+            out.stride(0),
+            size=size,
+            tile=TILE,
+            num_warps=NUM_WARPS,
+            **early_launch(gate_up.device),
         )
     return out

@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 import torch
 
-from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
+from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
+from minivllm.kernels.launch import gpu_of
+from minivllm.kernels.triton_guard import cdiv, jit, jit_for_any, next_power_of_2, tl
 
 MOST_ROWS = 16
 MOST_ROWS_WITHOUT_MATRIX_UNIT = 4
@@ -39,6 +41,12 @@ def skinny_linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.T
 
 
 @jit
+def load_tile(row_ptr, is_row, column, size):
+    """Some columns of some rows; zeros past the end. row_ptr is (rows, 1)."""
+    return tl.load(row_ptr + column[None, :], mask=is_row[:, None] & (column < size)[None, :], other=0.0)
+
+
+@jit
 def gemv_kernel(
     out_ptr,
     x_ptr,
@@ -54,6 +62,7 @@ def gemv_kernel(
     weight_rows: tl.constexpr,
     tile: tl.constexpr,
     has_bias: tl.constexpr,
+    early: tl.constexpr,
 ):
     """A few rows of the weight with all rows of x, M = 2:
 
@@ -62,23 +71,24 @@ def gemv_kernel(
             m1 [ tile 0 | tile 1 | ... ]        and only at the end all threads sum theirs
     weight  n0 [ tile 0 | tile 1 | ... ]
             n1 [ tile 0 | tile 1 | ... ]        unrolled, so that the reads of 4 tiles are under way at once
+
+    The weight is read one tile ahead: its first tile needs to wait for no other kernel.
     """
+    begin_early(early)
     output = tl.program_id(0) * weight_rows + tl.arange(0, weight_rows)
     is_output = output < num_outputs
     row = tl.arange(0, rows_padded)
     is_row = row < num_rows
     weight_row = weight_ptr + output.to(tl.int64)[:, None] * weight_stride
     acc = tl.zeros([rows_padded, weight_rows, tile], tl.float32)
+    weight = load_tile(weight_row, is_output, tl.arange(0, tile), size)  # (weight_rows, tile)
+    wait_for_earlier(early)
     for start in tl.range(0, size, tile, loop_unroll_factor=UNROLL):
         column = start + tl.arange(0, tile)
-        is_column = column < size
-        weight = tl.load(
-            weight_row + column[None, :], mask=is_output[:, None] & is_column[None, :], other=0.0
-        )  # (weight_rows, tile)
-        x = tl.load(
-            x_ptr + row[:, None] * x_stride + column[None, :], mask=is_row[:, None] & is_column[None, :], other=0.0
-        )  # (rows_padded, tile)
+        x = load_tile(x_ptr + row[:, None] * x_stride, is_row, column, size)  # (rows_padded, tile)
         acc += weight.to(tl.float32)[None, :, :] * x.to(tl.float32)[:, None, :]
+        if tile < size:
+            weight = load_tile(weight_row, is_output, column + tile, size)
     out = tl.sum(acc, 2)  # (rows_padded, weight_rows)
     if has_bias:
         out += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
@@ -86,7 +96,7 @@ def gemv_kernel(
     tl.store(out_ptr + out_cell, out.to(out_ptr.dtype.element_ty), mask=is_row[:, None] & is_output[None, :])
 
 
-@jit
+@jit_for_any("num_rows")
 def skinny_gemm_kernel(
     out_ptr,
     x_ptr,
@@ -102,11 +112,14 @@ def skinny_gemm_kernel(
     weight_rows: tl.constexpr,
     tile: tl.constexpr,
     has_bias: tl.constexpr,
+    early: tl.constexpr,
 ):
     """The same on the matrix unit, which wants 16 rows at least: weight_rows of the weight, and x as 16 columns.
 
     weight (weight_rows, tile) @ x^T (tile, rows_padded)  ->  acc (weight_rows, rows_padded)
     """
+    begin_early(early)
+    wait_for_earlier(early)
     output = tl.program_id(0) * weight_rows + tl.arange(0, weight_rows)
     is_output = output < num_outputs
     row = tl.arange(0, rows_padded)
@@ -129,13 +142,17 @@ def skinny_gemm_kernel(
     tl.store(out_ptr + out_cell, acc.to(out_ptr.dtype.element_ty), mask=is_row[None, :] & is_output[:, None])
 
 
-def gemv_tiling(num_rows: int, num_outputs: int, size: int) -> Tiling:
+def gemv_tiling(num_rows: int, num_outputs: int, size: int, early: bool = False) -> Tiling:
     """Small programs: 1 warp, and as many rows of the weight as 32 threads can sum in 64 registers each.
 
-    A long K gets 4 warps instead, so that a program is not over later than all others.
+    A long K gets 4 warps instead, so that a program is not over later than all others. Launched early, a program reads
+    all of its weight before it waits, if 128 threads can hold it: it is one tile then.
     """
+    rows_padded, whole = next_power_of_2(num_rows), next_power_of_2(size)
     warps, tile = (1, 256) if size <= 3072 else (4, 1024)
-    weight_rows = max(1, 4 // next_power_of_2(num_rows))
+    weight_rows = max(1, 4 // rows_padded)
+    if early and whole <= (4096 if rows_padded <= 2 else 2048):
+        warps, tile, weight_rows = 4, whole, max(1, min(4, 8192 // whole) // rows_padded)
     # Fewer rows for a small weight: its programs must still cover the GPU's multiprocessors several times.
     return Tiling(min(weight_rows, max(1, next_power_of_2(num_outputs // 512))), tile, warps)
 
@@ -174,7 +191,7 @@ def skinny_linear(
     strides = (x.stride(0), out.stride(0), weight.stride(0))
     bias_or_any = weight if bias is None else bias  # never read without a bias
     if num_rows <= MOST_ROWS_WITHOUT_MATRIX_UNIT:
-        tiling = gemv_tiling(num_rows, num_outputs, size)
+        tiling = gemv_tiling(num_rows, num_outputs, size, gpu_of(x.device).launches_early)
         gemv_kernel[(cdiv(num_outputs, tiling.weight_rows),)](
             out,
             x,
@@ -189,6 +206,7 @@ def skinny_linear(
             tile=tiling.tile,
             has_bias=bias is not None,
             num_warps=tiling.warps,
+            **early_launch(x.device),
         )
         return out
     skinny_gemm_kernel[(cdiv(num_outputs, GEMM_TILING.weight_rows),)](
@@ -206,5 +224,6 @@ def skinny_linear(
         has_bias=bias is not None,
         num_warps=GEMM_TILING.warps,
         num_stages=GEMM_STAGES,
+        **early_launch(x.device),
     )
     return out

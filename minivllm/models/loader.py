@@ -68,15 +68,18 @@ class ModelLoader:
         return model
 
     def dummy(self, device: torch.device, dtype: torch.dtype, seed: int) -> CausalLM:
-        """The model with random weights: the same on every device and for every run with this seed."""
+        """The model with random weights: the same for every run with this seed.
+
+        They are drawn where they are needed: a GPU draws its own, because a CPU takes a minute for eight billion.
+        """
         model = resolve(self.config.architecture)(self.config, device, dtype)
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(device).manual_seed(seed)
         for name, slot in model.weight_slots().items():
             if name.endswith("norm.weight"):
                 slot.fill_(1.0)
             else:
                 for part in torch.split(slot.view(-1), _DUMMY_NUMBERS_AT_ONCE):
-                    part.copy_(torch.randn(part.shape, generator=generator) * 0.02)
+                    part.copy_(torch.randn(part.shape, generator=generator, device=device) * 0.02)
         return model
 
 

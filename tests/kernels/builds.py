@@ -23,16 +23,16 @@ from minivllm.kernels import (
 )
 from minivllm.kernels.launch import Gpu, padded_size
 from minivllm.kernels.triton_guard import next_power_of_2
-from tests.kernels.compiling import GFX942, SM80, SM90, Built, Target, build
+from tests.kernels.compiling import GFX942, SM80, SM90, SM90_EARLY, Built, Target, build
 
 KB = 1024
-GPUS = {SM80: Gpu(108, 80, 3), SM90: Gpu(132, 90, 3), GFX942: Gpu(304, 0, 2)}
+GPUS = {SM80: Gpu(108, 80, 3), SM90: Gpu(132, 90, 3), SM90_EARLY: Gpu(132, 90, 3, True), GFX942: Gpu(304, 0, 2)}
 ITEMSIZE = {"bf16": 2, "fp32": 4, "fp8": 1}
 
 
 def fp8(target: Target) -> str:
     """The 8-bit numbers that a GPU converts."""
-    return "fp8e4nv" if target == SM90 else "fp8e5"
+    return "fp8e4nv" if target.arch == 90 else "fp8e5"
 
 
 def pointers(kind: str, *names: str) -> dict[str, str]:
@@ -53,7 +53,7 @@ def build_decode(
     types = pointers(kind, "out", "query") | pointers("fp32", "partial_out", "partial_lse")
     types |= pointers(fp8(target) if kv == "fp8" else kv, "key_cache", "value_cache")
     types |= pointers("i32", "block_table", "seq_lens")
-    types |= {"score_scale": "fp32", "value_scale": "fp32", "window": "i32:odd"}
+    types |= {"score_scale": "fp32", "value_scale": "fp32", "window": "i32:odd", "table_stride": "i32:odd"}
     tile, warps = paged_decode.decode_tiling(head_dim, ITEMSIZE[kv], ITEMSIZE[kind], splits)
     constants = {
         "block_size": 16,
@@ -89,11 +89,11 @@ def build_prefill(
     kv: str = "bf16",
     window: bool = False,
     fresh: bool = False,
-    requests: int | None = None,
 ) -> Built:
     types = pointers(kind, "out", "query") | pointers(fp8(target) if kv == "fp8" else kv, "key", "value")
-    types |= pointers("i32", "block_table", "query_start_loc", "seq_lens")
-    types |= {"score_scale": "fp32", "value_scale": "fp32", "window": "i32:odd", "num_requests": "i32:odd"}
+    types |= pointers("i32:odd", "block_table", "query_start_loc", "seq_lens")
+    types |= {"score_scale": "fp32", "value_scale": "fp32"}
+    types |= dict.fromkeys(("window", "num_requests", "table_stride"), "i32:odd")
     tiling = paged_prefill.prefill_tiling(GPUS[target], group, longest, head_dim, ITEMSIZE[kind])
     constants: dict[str, Any] = {
         "block_size": 16,
@@ -105,8 +105,6 @@ def build_prefill(
         "has_window": window,
         "is_fresh": fresh,
     }
-    if requests is not None:
-        constants["num_requests"] = requests  # a launch makes a constant of an argument that is 1
     return build(target, paged_prefill.paged_prefill_kernel, types, constants, tiling.warps, tiling.stages)
 
 
@@ -142,7 +140,7 @@ def build_silu(target: Target) -> Built:
 
 def build_gemv(target: Target, rows: int, size: int) -> Built:
     types = pointers("bf16", "out", "x", "weight", "bias")
-    tiling = skinny_linear.gemv_tiling(rows, 4096, size)
+    tiling = skinny_linear.gemv_tiling(rows, 4096, size, target.early)
     constants = {
         "num_rows": rows,
         "rows_padded": next_power_of_2(rows),
@@ -156,7 +154,7 @@ def build_gemv(target: Target, rows: int, size: int) -> Built:
 
 def build_fused_gemv(target: Target, rows: int, size: int, gated: bool) -> Built:
     types = pointers("bf16", "out", "x", "weight", "bias", "norm") | {"eps": "fp32"}
-    tiling = skinny_linear.gemv_tiling(rows, 4096, size)
+    tiling = skinny_linear.gemv_tiling(rows, 4096, size, target.early)
     weight_rows, unroll = fused_linear.fused_tiling(tiling, next_power_of_2(rows), gated)
     constants = {
         "num_rows": rows,
@@ -233,7 +231,6 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "join of splits": (build_join, 4 * KB),
     "prefill": (build_prefill, 113 * KB),
     "prefill, from the step's own tensors": (partial(build_prefill, fresh=True), 113 * KB),
-    "prefill, one request": (partial(build_prefill, requests=1), 113 * KB),
     "prefill, window": (partial(build_prefill, window=True), 113 * KB),
     "prefill, short queries": (partial(build_prefill, longest=2), 72 * KB),
     "prefill, head size 80, 3 heads a KV head": (partial(build_prefill, head_dim=80, group=3), 113 * KB),
@@ -267,4 +264,11 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "history": (build_count_history, 8 * KB),
     "scores of tokens": (build_logprobs, KB),
     "prefill, float32": (partial(build_prefill, kind="fp32", kv="fp32"), 48 * KB),
+}
+
+# What takes part in a chain of early launches, and which of it may read before it waits: weights.
+EARLY = {
+    name: name.startswith(("GEMV", "fused GEMV"))
+    for name in BUILDS
+    if name.startswith(("decode", "join", "norm, rotation", "RMS", "SiLU", "GEMV", "fused GEMV", "skinny GEMM"))
 }

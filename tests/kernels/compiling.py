@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,16 @@ import pytest
 
 @dataclass(frozen=True)
 class Target:
-    """A GPU: Triton's backend and name for it, threads of a warp, and the shared memory of one thread block."""
+    """A GPU: Triton's backend and name for it, threads of a warp, and the shared memory of one thread block.
+
+    With `early`, for launches before the kernel in front has ended.
+    """
 
     backend: str
     arch: int | str
     warp_size: int
     shared_bytes: int
+    early: bool = False
 
     def __str__(self) -> str:
         return f"sm_{self.arch}" if self.backend == "cuda" else str(self.arch)
@@ -28,6 +32,7 @@ class Target:
 
 SM80 = Target("cuda", 80, 32, 163 * 1024)
 SM90 = Target("cuda", 90, 32, 227 * 1024)
+SM90_EARLY = replace(SM90, early=True)
 GFX942 = Target("hip", "gfx942", 64, 64 * 1024)
 TARGETS = [SM80, SM90, GFX942]
 
@@ -62,6 +67,8 @@ def build(
 
     if ("amd" if target.backend == "hip" else "nvidia") not in backends:
         pytest.skip(f"this Triton wheel was built without the {target.backend} backend")
+    if "early" in kernel.arg_names:
+        constants = {**constants, "early": target.early}
     signature, attributes = {}, {}
     for index, name in enumerate(kernel.arg_names):
         kind, _, odd = types.get(name, "i32").partition(":")
@@ -70,7 +77,10 @@ def build(
             attributes[(index,)] = [["tt.divisibility", 16]]
     source = triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
     gpu = GPUTarget(target.backend, target.arch, target.warp_size)
-    compiled = triton.compile(source, target=gpu, options={"num_warps": num_warps, "num_stages": num_stages})
+    options = {"num_warps": num_warps, "num_stages": num_stages}
+    if target.early:
+        options["launch_pdl"] = True
+    compiled = triton.compile(source, target=gpu, options=options)
     if target.backend == "hip":
         assembly = compiled.asm["amdgcn"]
         spills = re.findall(r"\.(?:vgpr|sgpr)_spill_count:\s*(\d+)", assembly)

@@ -13,8 +13,8 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from minivllm.kernels.triton_guard import HAS_TRITON
-from tests.kernels.builds import BUILDS
-from tests.kernels.compiling import SM90, TARGETS
+from tests.kernels.builds import BUILDS, EARLY
+from tests.kernels.compiling import SM90, SM90_EARLY, TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed on this machine")
@@ -35,6 +35,24 @@ def test_a_kernel_compiles_within_shared_memory_and_registers(name, target, tmp_
     built = make(target)
     assert built.shared <= min(most_shared, target.shared_bytes)
     assert built.spilled == 0, f"{built.spilled} bytes or registers spilled"
+
+
+@pytest.mark.parametrize(
+    ("name", "reads_weights"),
+    [pytest.param(*item, marks=[pytest.mark.slow] if "," in item[0] else []) for item in EARLY.items()],
+)
+def test_an_early_kernel_waits_before_it_touches_what_others_write(name, reads_weights, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+    built = BUILDS[name][0](SM90_EARLY)
+    assert built.spilled == 0
+    before, _, after = built.assembly.partition("griddepcontrol.wait")
+    assert "griddepcontrol.launch_dependents" in before
+    assert ("ld.global" in before) == reads_weights
+    assert "st.global" not in before
+    assert "cp.async" not in before
+    assert "ret;" not in before, "a program that does not wait would let the next kernel run too early"
+    assert "ld.global" in after or "cp.async" in after
 
 
 @pytest.mark.slow

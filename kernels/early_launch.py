@@ -1,0 +1,45 @@
+"""Owns how a kernel begins before the one in front of it has ended ("programmatic dependent launch", from Hopper on).
+
+Between two kernels a GPU lies idle for about a microsecond: the last programs end, the next ones are brought up. A
+kernel that is launched early is brought up meanwhile, and waits inside itself for what it depends on:
+
+    kernel A   |begin_early| wait |  work  .............|
+    kernel B            |begin_early| weights ... | wait |  work ............|
+    kernel C                     |begin_early| weights ...        | wait |  work ...
+
+Two rules keep this right. Every program of an early kernel waits, also one that has nothing to do: then the end of B
+includes the end of A, and C, which waits for B, may read what A wrote. And before its wait a kernel reads only what no
+kernel writes, the weights, and writes nothing.
+
+It is off unless the environment has MINIVLLM_PDL=1 when the first kernel of a device is launched.
+
+Upstream: vllm/model_executor/layers/fused_moe/ (launch_pdl in its Triton kernels).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minivllm.kernels.launch import gpu_of
+from minivllm.kernels.triton_guard import jit, tl
+
+
+@jit
+def begin_early(early: tl.constexpr):
+    """Let the kernel behind this one be brought up, as soon as all programs of this one have come here."""
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@jit
+def wait_for_earlier(early: tl.constexpr):
+    """Wait until the kernels in front have ended, and what they wrote can be seen."""
+    if early:
+        tl.extra.cuda.gdc_wait()
+
+
+def early_launch(device: torch.device) -> dict[str, bool]:
+    """What a launch of a kernel with a parameter `early` takes beside its own arguments."""
+    if gpu_of(device).launches_early:
+        return {"early": True, "launch_pdl": True}
+    return {"early": False}
