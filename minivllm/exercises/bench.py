@@ -15,26 +15,30 @@ A check is a pytest function with the fixture `bench`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from minivllm.analysis.diff import diff_logs
+from minivllm.analysis.diff_said import Sides
+from minivllm.analysis.diff_words import consequences
 from minivllm.exercises.course import Exercise
 from minivllm.exercises.learner_file import OutOfTimeError, Place, place_in, said
 from minivllm.exercises.replacing import replaced
 from minivllm.exercises.report import MapPlace
+from minivllm.exercises.runs import MAX_STEPS, Run, difference, planted, reference_of, run_with
 from minivllm.scenarios.definition import Scenario
-from minivllm.scenarios.driver import RunResult
 from minivllm.scenarios.registry import get_scenario
-from minivllm.scenarios.run import run_scenario
-from minivllm.trace.reader import Log, read_log
+from minivllm.trace.reader import read_log
 
-# An engine that plans nobody goes on for ever; every scenario is over long before.
-MAX_STEPS = 300
+__all__ = ["Bench", "Called", "How", "Run", "WrongError", "difference", "planted", "reference_of", "run_with", "shown"]
+
+# Runs a scenario in a way of its own; the log goes to the path, if there is one.
+How = Callable[[Path | None], Run]
+
 _SHOWN = 300
 
 
@@ -96,41 +100,6 @@ class Called:
             raise WrongError(why, call=self.call, expected=expected, got=shown(self.value if got is None else got))
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run of the engine.
-
-    Attributes:
-        scenario: What ran.
-        overrides: With which settings instead of the scenario's.
-        log: Every event.
-        result: How it ended.
-        violations: Invariants that did not hold: (iteration, message).
-        path: File of the log; None for the reference.
-    """
-
-    scenario: Scenario
-    overrides: dict[str, Any]
-    log: Log
-    result: RunResult
-    violations: list[tuple[int, str]]
-    path: Path | None
-
-    @property
-    def call(self) -> str:
-        """How the run is called in a report."""
-        return f"the engine, on the scenario {self.scenario.name}"
-
-    def at(self, iteration: int, kind: str = "plan", request: str | None = None) -> MapPlace | None:
-        """A slice of a map of this run."""
-        return None if self.path is None else MapPlace(kind, iteration, str(self.path), request)
-
-    @property
-    def tokens(self) -> dict[str, list[int]]:
-        """What each request said."""
-        return {name: list(request.output_token_ids) for name, request in self.result.requests.items()}
-
-
 class Bench:
     """The learner's part, called alone and inside the engine.
 
@@ -171,6 +140,10 @@ class Bench:
         except (Exception, SystemExit) as error:
             raise self.raised(error, call) from None
 
+    def same(self, call: str, got: Any, expected: Any, why: str = "") -> None:
+        """Hold something that a call has done against what is expected."""
+        Called(call, got).gives(expected, why)
+
     def raised(self, error: BaseException, call: str, at: MapPlace | None = None) -> WrongError:
         """What to say when something raised."""
         place = place_in(self.file, error)
@@ -200,10 +173,18 @@ class Bench:
     def replacements(self) -> dict[str, Any]:
         """What takes the place of which symbol. A fault that is planted comes first, so that a repair replaces it."""
         parts = planted(self.exercise)
+        if self.exercise.seam:
+            seam = importlib.import_module(self.exercise.module("seam"))
+            return parts | dict(seam.seam(self.part))
         return parts | {symbol: getattr(self.part, name) for symbol, name in self.exercise.replaces.items()}
 
-    def run(self, scenario: str | Scenario, **overrides: Any) -> Run:
+    def run(self, scenario: str | Scenario, *, how: How | None = None, **overrides: Any) -> Run:
         """Run a scenario with the learner's part in the engine.
+
+        Args:
+            scenario: What to run.
+            how: Runs it, and writes its log; None for the ordinary way.
+            overrides: Settings instead of the scenario's.
 
         Raises:
             WrongError: The run did not come to its end.
@@ -213,7 +194,7 @@ class Bench:
         path = self._runs / f"{self.exercise.name}-{chosen.name}.jsonl"
         try:
             with self.replaced():
-                run = run_with(chosen, overrides, path)
+                run = run_with(chosen, overrides, path) if how is None else how(path)
         except OutOfTimeError as error:
             raise self.out_of_time(error, call, _last_place(path)) from None
         except (Exception, SystemExit) as error:
@@ -229,15 +210,26 @@ class Bench:
             )
         return run
 
-    def same_plans(self, run: Run, *, tokens: bool = True) -> None:
-        """Hold a run against that of the engine's own parts: who was planned, which blocks, what was said."""
-        reference = reference_of(run.scenario, run.overrides)
-        diff = diff_logs(run.log, reference.log, plans=True, tokens=tokens)
-        if diff.first is None:
+    def same_plans(
+        self, run: Run, *, tokens: bool = True, only_decisions: bool = False, reference: Run | None = None
+    ) -> None:
+        """Hold a run against that of the engine's own parts.
+
+        Args:
+            run: The learner's run.
+            tokens: Compare what was said, too.
+            only_decisions: Who was planned with how many tokens, who was preempted, what was said; not which blocks,
+                nor the reasons.
+            reference: The run to compare with; None for the engine's own parts.
+        """
+        reference = reference or reference_of(run.scenario, run.overrides)
+        diff = difference(run, reference, tokens=tokens, only_decisions=only_decisions)
+        if (first := diff.first) is None:
             return
-        first = diff.first
+        told = consequences(diff, run.log, reference.log, Sides("in your engine", "in ours"))
+        here = f"In iteration {first.iteration} your engine and ours part."
         raise WrongError(
-            f"In iteration {first.iteration} your engine and ours part.",
+            told[0] if told and told[0].startswith(f"Iteration {first.iteration}") else here,
             call=f"{run.call}, iteration {first.iteration}: {first.field}",
             expected=shown(first.b),
             got=shown(first.a),
@@ -281,38 +273,6 @@ class Bench:
         told: dict[str, Any] = {key: v if isinstance(v, str) else shown(v) for key, v in facts.items()}
         call = told.pop("call", f"{run.call}, iteration {iteration}")
         return WrongError(message, call=call, map=run.at(iteration, kind, request), **told)
-
-
-def run_with(scenario: Scenario, overrides: Mapping[str, Any], path: Path | None = None) -> Run:
-    """Run a scenario on the engine as it is now."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    traced = run_scenario(
-        scenario, dict(overrides), log_path=path, check=True, logical=True, level="step", max_steps=MAX_STEPS
-    )
-    found = [(violation["iteration"], violation["message"]) for violation in traced.violations]
-    return Run(scenario, dict(overrides), traced.log, traced.result, sorted(found), path)
-
-
-_references: dict[str, Run] = {}
-
-
-def reference_of(scenario: Scenario, overrides: Mapping[str, Any]) -> Run:
-    """The run with the engine's own parts; made once."""
-    key = f"{scenario!r} {sorted(overrides.items())!r}"
-    if key not in _references:
-        _references[key] = run_with(scenario, overrides)
-    return _references[key]
-
-
-def planted(exercise: Exercise) -> dict[str, Any]:
-    """The fault of a bug exercise: what takes the place of which symbol."""
-    if not exercise.plants:
-        return {}
-    import importlib
-
-    fault = importlib.import_module(exercise.module("fault"))
-    return {symbol: getattr(fault, name) for symbol, name in exercise.plants.items()}
 
 
 def shown(value: Any) -> str:

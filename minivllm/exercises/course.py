@@ -1,6 +1,6 @@
 """Owns what an exercise is and where its files are: reading a folder's `exercise.toml`, texts and tasks. No engine.
 
-A folder of an exercise, in `build/` or `bugs/` by its kind:
+A folder of an exercise, in `parts/` (to build) or `bugs/`, by its kind:
 
     exercise.toml    title, level, the learner's file, what it replaces in the engine (see `Exercise`)
     task.md          what is to be done
@@ -9,6 +9,7 @@ A folder of an exercise, in `build/` or `bugs/` by its kind:
     hints.md         three hints under headings: a nudge, where to look, almost the answer
     explanation.md   shown after passing
     fault.py         only of a bug: what is planted into the engine
+    seam.py          only where needed: `seam(part)` gives what takes the place of which symbol
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any, Literal
 
 HERE = Path(__file__).parent
 # Folder of each kind, in the order of the course.
-_FOLDERS: dict[Literal["build", "bug"], str] = {"build": "build", "bug": "bugs"}
+_FOLDERS: dict[Literal["build", "bug"], str] = {"build": "parts", "bug": "bugs"}
 NUM_HINTS = 3
 
 
@@ -49,10 +50,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A slip in the solution: text that is replaced. The engine must then plan or say something else."""
+    """A slip in the solution: text that is replaced. The checks must notice.
+
+    Attributes:
+        find, put: Text of the solution, and what stands there instead.
+        engine: The engine must then plan or say something else, too.
+    """
 
     find: str
     put: str
+    engine: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,7 @@ class Exercise:
         replaces: Symbols of the engine, "module:qualname", and the name in the learner's file that takes their place.
         also: Other names that the learner's file must have, because the checks use them.
         plants: Symbols of the engine, and the name in `fault.py` that takes their place.
+        seam: `seam.py` says how the part gets into the engine, where its symbol does not fit as it is.
         links: Symbols on the source map to read afterwards; the way to vLLM's.
         interpreter: Kernels run in Triton's interpreter.
         breaks: Slips that the checks and the engine must notice.
@@ -85,6 +93,7 @@ class Exercise:
     replaces: dict[str, str] = field(default_factory=dict)
     also: tuple[str, ...] = ()
     plants: dict[str, str] = field(default_factory=dict)
+    seam: bool = False
     links: tuple[str, ...] = ()
     interpreter: bool = False
     breaks: tuple[Break, ...] = ()

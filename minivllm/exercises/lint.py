@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from minivllm.exercises.bench import Bench, Run, WrongError
+from minivllm.exercises.bench import Bench, Run, WrongError, difference
 from minivllm.exercises.course import NUM_HINTS, Break, Exercise, exercises, find_exercise
 from minivllm.exercises.judge import judge, time_limit
 from minivllm.exercises.learner_file import LearnerFileError, OutOfTimeError, interface, load
@@ -137,7 +137,7 @@ def _breaks(exercise: Exercise, folder: Path) -> Iterator[str]:
         broken.write_text(source.replace(slip.find, slip.put), encoding="utf-8")
         if judge(exercise, broken, folder).passed:
             yield f"the checks do not notice {_said(slip)}"
-        if exercise.replaces:
+        if exercise.replaces and slip.engine:
             runs = _engine(exercise, broken, folder)
             changed.append(runs is not None and whole is not None and _differ(whole, runs))
             if runs is not None and not changed[-1]:
@@ -158,10 +158,8 @@ def _engine(exercise: Exercise, file: Path, folder: Path) -> list[Run] | None:
 
 
 def _differ(whole: list[Run], broken: list[Run]) -> bool:
-    from minivllm.analysis.diff import diff_logs
-
     pairs = zip(whole, broken, strict=True)
-    return any(diff_logs(a.log, b.log).first is not None or _texts_of(a) != _texts_of(b) for a, b in pairs)
+    return any(difference(a, b).first is not None or _texts_of(a) != _texts_of(b) for a, b in pairs)
 
 
 def _texts_of(run: Run) -> list[object]:

@@ -1,0 +1,1 @@
+"""Exercises of the kind "build": the learner writes a part of the engine."""

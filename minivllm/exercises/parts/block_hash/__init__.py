@@ -1,0 +1,1 @@
+"""Exercise: the name of a block."""

@@ -1,0 +1,1 @@
+"""Exercise: the order in which free blocks are used again."""

@@ -1,0 +1,1 @@
+"""Exercise: finding the longest cached beginning of a request."""
