@@ -61,8 +61,16 @@ class Engine:
             raise ValueError(f"{python}: cannot be run: {error.strerror}") from None
         self.facts = self._answer()
 
-    def generate(self, workload: Workload, observe: bool = False) -> dict[str, Any]:
-        """Seconds from the first prompt to the last token, and what else the engine tells."""
+    def generate(
+        self, workload: Workload, observe: bool = False, trace: tuple[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Seconds from the first prompt to the last token, and what else the engine tells.
+
+        Args:
+            workload: What is served.
+            observe: Tell the steps, too. Only minivllm can.
+            trace: Path and level of a log of the run. Only minivllm can.
+        """
         requests = workload.requests
         job = {
             "prompts": [request.prompt for request in requests],
@@ -70,6 +78,7 @@ class Engine:
             "temperature": workload.temperature,
             "arrivals": [request.arrival for request in requests] if requests[-1].arrival else None,
             "observe": observe,
+            "trace": trace,
         }
         assert self._process.stdin is not None, "the process was started with a pipe"
         self._process.stdin.write(json.dumps(job) + "\n")
@@ -105,6 +114,7 @@ class Job:
         shapes: The model's shape, by precision (`minivllm.scenarios.model_shape`).
         vocab_size: Of the model.
         on_run: Is told of each run that has ended: its output tokens.
+        trace: Path and level of a log of one more run; None for none.
     """
 
     bench: str
@@ -114,6 +124,7 @@ class Job:
     shapes: dict[str, dict[str, Any]]
     vocab_size: int
     on_run: Callable[[int], None] = field(default=lambda tokens: None)
+    trace: tuple[str, str] | None = None
 
     def draw(self, draw: Draw, repeat: int) -> Workload:
         return draw(repeat).in_vocabulary(self.vocab_size)
@@ -201,6 +212,8 @@ def _result(job: Job, engine: Engine, draw: Draw, figures: list[dict[str, float]
         result["breakdown"] = _observed(job, engine, job.draw(draw, _WARM_UP + 1))
         job.on_run(workload.output_tokens)
         decode = result["breakdown"]["kinds"].get("decode")
+        if job.trace is not None:
+            result["trace"] = _traced(job, engine, draw, figures)
         if decode is not None:
             result |= {"host_ms": _spread([decode["host_ms"]]), "decode_step_ms": _spread([decode["step_ms"]])} | result
     return result
@@ -213,6 +226,15 @@ def _observed(job: Job, engine: Engine, workload: Workload) -> dict[str, Any]:
     machine = job.ceilings[engine.dtype]
     shape = job.shapes[engine.dtype]
     return breakdown(steps, answer["seconds"], shape, machine.bytes_per_second, machine.flops_per_second)
+
+
+def _traced(job: Job, engine: Engine, draw: Draw, figures: list[dict[str, float]]) -> dict[str, Any]:
+    """One more run with the trace on, and how much longer it took than the median of those without."""
+    answer = engine.generate(job.draw(draw, _WARM_UP + 2), trace=job.trace)
+    told: dict[str, Any] = {**answer["trace"], "seconds": answer["seconds"]}
+    if "seconds" in figures[0]:
+        told["overhead"] = answer["seconds"] / statistics.median(figure["seconds"] for figure in figures) - 1
+    return told
 
 
 def _spread(values: list[float]) -> dict[str, float]:

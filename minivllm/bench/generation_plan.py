@@ -40,6 +40,7 @@ class Plan:
         engine_arguments: Further ones of our engine.
         rates: Gigabytes and tera-operations a second of this machine; None is measured.
         peers: Pythons of other engines.
+        trace: Path and level of a log of one more run of ours; None for none.
     """
 
     bench: str
@@ -50,6 +51,7 @@ class Plan:
     engine_arguments: dict[str, Any]
     rates: tuple[float | None, float | None]
     peers: dict[str, Path | None]
+    trace: tuple[str, str] | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def run_plan(plan: Plan, on_run: Callable[[int], None]) -> tuple[list[dict[str, 
     device, dtypes = plan.device, plan.precisions
     vocab_size, shapes = _facts(plan.arguments | plan.engine_arguments, dtypes, device)
     ceilings = {dtype: _ceilings(plan.rates, device, dtype) for dtype in dtypes}
-    job = Job(plan.bench, plan.draws, plan.repeats, ceilings, shapes, vocab_size, on_run)
+    job = Job(plan.bench, plan.draws, plan.repeats, ceilings, shapes, vocab_size, on_run, plan.trace)
     engines = _engines(plan, device)
     if device == "cuda":
         results = measure_one_by_one(job, [lambda engine=engine: Engine(*engine) for engine in engines])  # type: ignore[misc]

@@ -5,9 +5,9 @@ It runs under any Python, with minivllm, vLLM or transformers, and must be self-
     python generation_script.py ENGINE ARGUMENTS
 
 ARGUMENTS are those of the engine, as JSON. A line holds {"prompts": [[token, ...], ...], "output_lens": [n, ...],
-"temperature": t, "arrivals": [seconds, ...] or null, "observe": bool}; the answer is {"seconds": s}, with arrivals also
-when the first and last token of each request came, and of an observed run of minivllm its steps. The first answer,
-after loading, is {"version": ..., "threads": ..., "seconds": ...}.
+"temperature": t, "arrivals": [seconds, ...] or null}; the answer is {"seconds": s}, with arrivals also when the first
+and last token of each request came. With "observe" minivllm also tells its steps, and with "trace": [path, level] it
+writes a log of them. The first answer, after loading, is {"version": ..., "threads": ..., "start_s": ...}.
 """
 
 from __future__ import annotations
@@ -35,13 +35,21 @@ def start_llm(engine: str, arguments: dict[str, Any]) -> tuple[Run, str]:
         shared = {"temperature": job["temperature"], "ignore_eos": True, "detokenize": has_text}
         params = [package.SamplingParams(max_tokens=length, **shared) for length in job["output_lens"]]
         serve = at_once if job.get("arrivals") is None else over_time
-        if not job.get("observe"):
-            return serve(llm, job, params)
-        from minivllm.bench.step_observer import StepObserver
+        if job.get("observe"):
+            from minivllm.bench.step_observer import StepObserver
 
-        with StepObserver(llm) as observer:
-            answer = serve(llm, job, params)
-        return {**answer, "steps": [vars_of(step) for step in observer.steps]}
+            with StepObserver(llm) as observer:
+                answer = serve(llm, job, params)
+            return {**answer, "steps": [vars_of(step) for step in observer.steps]}
+        if job.get("trace"):
+            from pathlib import Path
+
+            from minivllm.bench.traced_run import run_traced
+
+            path, level = job["trace"]
+            answer, facts = run_traced(llm, Path(path), level, lambda: serve(llm, job, params))
+            return {**answer, "trace": facts}
+        return serve(llm, job, params)
 
     return run, package.__version__
 

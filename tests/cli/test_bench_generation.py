@@ -34,8 +34,9 @@ SMALL = ("--repeats", "2", "--input-len", "6", "--output-len", "4", "--bandwidth
         ("latency", "decode_tokens_per_s", ("--requests", "2")),
     ],
 )
-def test_json(run: Run, bench: str, figure: str, sizes: tuple[str, ...]) -> None:
-    document = run("bench", bench, *SMALL, *sizes, "--json").json
+def test_json(run: Run, bench: str, figure: str, sizes: tuple[str, ...], tmp_path: Path) -> None:
+    log = tmp_path / "run.jsonl"
+    document = run("bench", bench, *SMALL, *sizes, "--trace", log, "--json").json
     assert document["bench"] == bench
     assert document["machine"].keys() == {"processor", "cores", "python", "minivllm"}
     (result,), (floor,) = document["results"], document["floor"]
@@ -45,7 +46,12 @@ def test_json(run: Run, bench: str, figure: str, sizes: tuple[str, ...]) -> None
     assert told["floor_s"] + told["beyond_floor_s"] + told["host_s"] == pytest.approx(told["seconds"])
     assert (floor["read_gb_per_s"], floor["multiply_gflops"], floor["are_given"]) == (10.0, 100.0, True)
     assert floor[figure] > 0
+    assert result["trace"]["failures"] == {}
+    assert result["trace"]["bytes"] == log.stat().st_size
+    roofline = run("explain", "roofline", "--log", log, "--bandwidth-gb-s", "10", "--tflops", "0.1", "--json").json
+    assert roofline["result"]["floor_ms"] > 0
     if bench == "throughput":
+        assert result["trace"]["overhead"] > -1
         assert result["input_tokens"] == 3 * (4 + 6)
         assert floor["seconds"] == told["floor_s"]
         assert 0 < result["time_to_first_token_ms"]["median"] <= result["slowest_first_token_ms"]["max"]
@@ -75,6 +81,7 @@ def test_a_shape_runs_with_random_weights(run: Run) -> None:
     [
         (("throughput", "--workload", "W9"), 2, "there are batch, W1, W2"),
         (("latency", "--tflops", "1"), 2, "belong together"),
+        (("latency", "--workload", "W3", "--trace", "x.jsonl"), 2, "--trace is for one workload"),
         (("latency", "--engine-arg", "async_scheduling"), 2, "expected NAME=VALUE"),
         (("latency", "--engine-arg", "max_seqs=3", "--bandwidth-gb-s", "1", "--tflops", "1"), 1, "max_seqs"),
     ],

@@ -7,13 +7,13 @@ import platform
 import shutil
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from minivllm import __version__
 from minivllm.entrypoints.cli.bench_workloads import Sizes, choose_draws
-from minivllm.entrypoints.cli.common import JsonOption, examples, note, print_json, stdout_console
+from minivllm.entrypoints.cli.common import JsonOption, check_outputs, examples, note, print_json, stdout_console
 from minivllm.entrypoints.cli.errors import LackingError, user_errors
 
 
@@ -68,6 +68,12 @@ ArgumentOption = Annotated[
 BandwidthOption = Annotated[
     float | None, typer.Option("--bandwidth-gb-s", help="What this machine reads in a second; default: measured.")
 ]
+TraceOption = Annotated[
+    Path | None, typer.Option("--trace", help="Log of one more run, with the trace on; for one workload and precision.")
+]
+LevelOption = Annotated[
+    Literal["step", "function", "kernel"], typer.Option("--trace-level", help="How much that log records.")
+]
 TflopsOption = Annotated[
     float | None, typer.Option("--tflops", help="What this machine multiplies in a second; default: measured.")
 ]
@@ -112,12 +118,15 @@ def throughput(
     tflops: TflopsOption = None,
     vllm_python: VllmOption = None,
     transformers_python: TransformersOption = None,
+    trace: TraceOption = None,
+    trace_level: LevelOption = "step",
     as_json: JsonOption = False,
 ) -> None:
     """Time many requests, against the floor of bytes and operations, and say where the rest of the time went."""
     sizes = Sizes([requests] if requests is not None else None, input_len, output_len, shared_prefix, rate)
     pythons = {"vllm": vllm_python, "transformers": transformers_python}
-    _run("throughput", model, workload, sizes, dtype, repeats, engine_arg, (bandwidth, tflops), pythons, as_json)
+    log = (str(trace), trace_level) if trace is not None else None
+    _run("throughput", model, workload, sizes, dtype, repeats, engine_arg, (bandwidth, tflops), pythons, log, as_json)
 
 
 def latency(
@@ -142,12 +151,15 @@ def latency(
     tflops: TflopsOption = None,
     vllm_python: VllmOption = None,
     transformers_python: TransformersOption = None,
+    trace: TraceOption = None,
+    trace_level: LevelOption = "step",
     as_json: JsonOption = False,
 ) -> None:
     """Time a token: the first, and each further one, greedy; against the floor, and where the rest of the time went."""
     sizes = Sizes(requests, input_len, output_len)
     pythons = {"vllm": vllm_python, "transformers": transformers_python}
-    _run("latency", model, workload, sizes, dtype, repeats, engine_arg, (bandwidth, tflops), pythons, as_json)
+    log = (str(trace), trace_level) if trace is not None else None
+    _run("latency", model, workload, sizes, dtype, repeats, engine_arg, (bandwidth, tflops), pythons, log, as_json)
 
 
 def _run(
@@ -160,6 +172,7 @@ def _run(
     engine_args: list[str] | None,
     rates: tuple[float | None, float | None],
     peers: dict[str, Path | None],
+    trace: tuple[str, str] | None,
     as_json: bool,
 ) -> None:
     for name, python in peers.items():
@@ -173,8 +186,11 @@ def _run(
     from minivllm.entrypoints.cli.bench_view import print_generation
     from minivllm.entrypoints.progress import make_progress
 
+    if trace is not None and len(draws) * len(dtypes or ["auto"]) > 1:
+        raise typer.BadParameter("--trace is for one workload in one precision, and these are more")
+    check_outputs({"--trace": Path(trace[0]) if trace else None})
     names = [one.value for one in dtypes] if dtypes else None
-    plan = Plan(bench, model, draws, names, repeats, parsed_arguments(engine_args or []), rates, peers)
+    plan = Plan(bench, model, draws, names, repeats, parsed_arguments(engine_args or []), rates, peers, trace)
     note("measuring what this machine can do, then loading the engines")
     with make_progress("runs", plan.num_runs, True) as progress:
         results, floors, device = run_plan(plan, progress.advance)

@@ -24,6 +24,8 @@ def print_generation(console: Console, bench: str, results: list[dict[str, Any]]
             console.print(_kinds(result["breakdown"]))
             for line in _remarks(result["breakdown"]):
                 console.print(line)
+        if "trace" in result:
+            console.print(_trace(result["trace"]))
 
 
 def _figures(bench: str, results: list[dict[str, Any]], floors: list[dict[str, Any]]) -> Table:
@@ -88,6 +90,12 @@ def _kinds(told: dict[str, Any]) -> Table:
             kind, str(row["steps"]), str(row["tokens"]), f"{row['seconds']:.3f}", *(f"{ms:.3f}" for ms in numbers)
         )
     return table
+
+
+def _trace(told: dict[str, Any]) -> str:
+    cost = f", {told['overhead']:+.1%} of the median without it" if "overhead" in told else ""
+    size = f"{told['steps']:,} steps, {told['events']:,} events, {told['bytes'] / 2**20:.1f} MiB"
+    return f"With the trace on: {told['seconds']:.4f} s{cost}; {size} in {told['path']}"
 
 
 def _remarks(told: dict[str, Any]) -> list[str]:
