@@ -1,0 +1,1 @@
+"""Exercise: closing the holes of a batch of rows."""

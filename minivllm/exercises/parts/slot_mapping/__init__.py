@@ -1,0 +1,1 @@
+"""Exercise: from positions to slots, and which rows of logits are computed."""
