@@ -1,0 +1,182 @@
+"""Steps that are planned, staged and launched before the tokens of the step before them are known: the same tokens.
+
+The engine core, the scheduler, the runner, the slots' mirror and the copies are real; the device is `fake_device`.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minivllm.core.integrity import check_integrity
+from minivllm.core.messages import EngineCoreRequest
+from minivllm.engine.core import EngineCore
+from minivllm.executor.uniproc import LateOutput, UniProcExecutor
+from minivllm.kernels.triton_guard import HAS_TRITON
+from minivllm.sampling_params import SamplingParams
+from tests.core.building import core_request, make_config
+from tests.worker.fake_device import VOCAB_SIZE, make_runner, next_token
+
+pytestmark = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed on this machine")
+SYSTEM_PROMPT = [0, 1, 4, 0, 3, 1, 1, 2, 2, 0, 4, 4]
+# What makes a step sample with the host: a bias that changes nothing, a least length, scores, words to look out for.
+WAYS: list[dict[str, Any]] = [
+    {},
+    {},
+    {},
+    {"temperature": 0.7, "seed": 3},
+    {"logit_bias": {0: 1e-3}},
+    {"min_tokens": 2, "all_stop_token_ids": (VOCAB_SIZE,)},
+    {"logprobs": 1},
+    {"bad_words_token_ids": ((1, 2), (3, 0))},
+    {"bad_words_token_ids": ((4, 1), (0, 3), (2, 4))},
+]
+
+
+class Executor(UniProcExecutor):
+    """The real one, with a runner of its own for a worker."""
+
+    def __init__(self, runner: Any, num_gpu_blocks: int) -> None:
+        self.worker = runner
+        self.num_gpu_blocks = num_gpu_blocks
+
+
+def make_core(monkeypatch: Any, **settings: Any) -> EngineCore:
+    config = make_config(**settings)
+    runner = make_runner(config, monkeypatch)
+    return EngineCore(config, Executor(runner, config.cache_config.num_gpu_blocks or 0))
+
+
+def expected(request: EngineCoreRequest) -> list[int]:
+    """What the model gives to a request that is alone in the world, up to its end."""
+    tokens, params = list(request.prompt_token_ids), request.sampling_params
+    output: list[int] = []
+    while len(output) < (params.max_tokens or 0):
+        token = next_token(tokens + output)
+        if (*output[-1:], token) in params.bad_words_token_ids:
+            token = 0 if token else 1  # all others are equally likely, and the lowest is taken
+        output.append(token)
+        if output[-1] in params.stop_token_ids and len(output) >= params.min_tokens:
+            break
+    return output
+
+
+def random_request(rng: random.Random, name: str) -> EngineCoreRequest:
+    shared = SYSTEM_PROMPT[: rng.choice([0, 3, 8, 12])]
+    prompt = shared + [rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 6))]
+    sampling = {"temperature": 0.0, "max_tokens": rng.randint(2, 9), **rng.choice(WAYS)}
+    if rng.random() < 0.5 and "min_tokens" not in sampling:
+        sampling["stop_token_ids"] = (rng.randrange(VOCAB_SIZE),)
+    return EngineCoreRequest(name, prompt, SamplingParams(**sampling))
+
+
+SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 200))]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_use_gives_everybody_the_tokens_of_a_request_alone(seed: int, is_async: bool, monkeypatch: Any) -> None:
+    rng = random.Random(seed)
+    core = make_core(
+        monkeypatch,
+        async_scheduling=is_async,
+        max_num_seqs=rng.choice([1, 2, 5]),
+        max_model_len=32,
+        max_num_batched_tokens=rng.choice([5, 9, 40]),
+        block_size=rng.choice([1, 2, 4]),
+        num_gpu_blocks=1 + 32 + rng.choice([0, 5, 60]) if seed % 2 else 34,
+        enable_prefix_caching=rng.random() < 0.7,
+        scheduler_reserve_full_isl=rng.random() < 0.5,
+        policy=rng.choice(["fcfs", "priority"]),
+    )
+    asked: dict[str, EngineCoreRequest] = {}
+    got: dict[str, list[int]] = {}
+    left: set[str] = set()
+    for _ in range(300):
+        what = rng.random()
+        if what < 0.3 and len(asked) < 25:
+            request = random_request(rng, f"R{len(asked)}")
+            asked[request.request_id], got[request.request_id] = request, []
+            core.add_request(request)
+        elif what < 0.34 and asked:
+            left.update(core.abort_requests([rng.choice(list(asked))]))
+        elif what < 0.37:
+            core.reset_prefix_cache(reset_running_requests=rng.random() < 0.5)
+        outputs = core.step()
+        check_integrity(core.scheduler)
+        for output in outputs.outputs if outputs else []:
+            got[output.request_id] += output.new_token_ids
+        if len(asked) == 25 and not core.has_work():
+            break
+    assert not core.has_work(), "everybody came to an end"
+    for name, request in asked.items():
+        tokens = expected(request)
+        assert got[name] == (tokens[: len(got[name])] if name in left else tokens), name
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    assert not runner._in_flight
+    assert not runner.batch._slots, "the worker has heard of every end"
+
+
+def test_a_step_is_launched_while_the_tokens_of_the_one_before_are_unknown(monkeypatch: Any) -> None:
+    core = make_core(monkeypatch, async_scheduling=True)
+    core.add_request(core_request("a", [1, 2, 3], max_tokens=4))
+    assert core.step() is None
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    columns = runner.batch.columns
+    assert columns.token_ids[0, :4].tolist() == [1, 2, 3, -1], "a placeholder, until somebody asks"
+    assert columns.num_tokens[0] == 4
+    [(_, future)] = core.batch_queue
+    assert isinstance(future, LateOutput)
+    outputs = core.step()
+    assert outputs is not None
+    first = next_token([1, 2, 3])
+    assert [output.new_token_ids for output in outputs.outputs] == [[first]]
+    assert columns.token_ids[0, :5].tolist() == [1, 2, 3, first, -1], "the next step is under way already"
+
+
+def test_tokens_that_arrive_late_are_not_noted_for_who_has_the_slot_by_then(monkeypatch: Any) -> None:
+    core = make_core(monkeypatch, async_scheduling=True, max_num_seqs=1, enable_prefix_caching=False)
+    core.add_request(core_request("gone", [1, 2, 3], max_tokens=9))
+    core.step()
+    core.abort_requests(["gone"])
+    core.add_request(core_request("next", [4, 4, 4, 4, 4], max_tokens=2))
+    core.step()  # takes the slot, and then hears of the token of the other one
+    columns = core.model_executor.worker.batch.columns  # type: ignore[attr-defined]
+    assert columns.token_ids[0, :5].tolist() == [4] * 5
+
+
+def test_a_maximum_that_is_no_number_is_told_with_its_request(monkeypatch: Any) -> None:
+    core = make_core(monkeypatch, async_scheduling=False)
+    core.add_request(core_request("fine", [1, 2, 3]))
+    core.add_request(core_request("broken", [3, 2, 1]))
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    sample = runner._step.sample
+
+    def broken(*args: Any) -> None:
+        sample(*args)
+        runner._step.sampled[runner.last_dispatch.shape.num_requests - 1] = -1
+
+    monkeypatch.setattr(runner._step, "sample", broken)
+    with pytest.raises(FloatingPointError, match="request broken: the maximum of its logits is not a finite number"):
+        core.step()
+
+
+def test_a_decode_step_stages_blocks_and_writes_no_slot_anew(monkeypatch: Any) -> None:
+    core = make_core(monkeypatch, async_scheduling=True, block_size=2)
+    for name in "abc":
+        core.add_request(core_request(name, 3, max_tokens=12))
+    for _ in range(3):
+        core.step()
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    writes: list[Any] = []
+    monkeypatch.setattr(runner._step.requests, "place", lambda *args: writes.append(args))
+    monkeypatch.setattr(runner._step.requests, "append_blocks", lambda *args: writes.append(args))
+    for _ in range(5):
+        core.step()
+    assert not writes
+    known = runner.batch.columns.block_table
+    assert np.array_equal(runner._step.requests.table.block_ids[0, :4], known.ids[0, :4])
+    assert runner._way == "graph"
