@@ -1,4 +1,4 @@
-"""Writes the pictures and blocks of docs/maps.md: each is what its command prints. A test fails when one is not.
+"""Writes the pictures and blocks of docs/maps.md and docs/zh/maps.md: what their commands print. A test compares.
 
 python docs/generate_maps.py
 """
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "maps.md"
+PAGES = (ROOT / "docs" / "maps.md", ROOT / "docs" / "zh" / "maps.md")
 # A fenced block whose first line is "$ minivllm ..." holds that command's output.
 _BLOCK = re.compile(r"^```(?P<lang>\w+)\n\$ minivllm (?P<command>map [^\n]*)\n.*?^```$", re.M | re.S)
 # A picture that stands below the command that writes it.
@@ -46,8 +46,9 @@ def pictures(text: str) -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(filled(page), encoding="utf-8")
-    for path, svg in pictures(page).items():
-        path.write_text(svg, encoding="utf-8")
-        print(f"wrote {path}")
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(filled(text), encoding="utf-8")
+        for path, svg in pictures(text).items():
+            path.write_text(svg, encoding="utf-8")
+            print(f"wrote {path}")

@@ -21,7 +21,7 @@ from minivllm.scenarios.registry import get_scenario
 from minivllm.trace.events import Header
 from minivllm.trace.reader import read_log
 
-PAGE = Path(__file__).parent / "index.md"
+PAGES = {"en": Path(__file__).parent / "index.md", "zh": Path(__file__).parent / "zh" / "index.md"}
 SCENARIO = "mixed-batch"
 # Those around the one to look at; a page that holds all of them would be slow.
 BEFORE, AFTER = 3, 3
@@ -31,40 +31,48 @@ WIDTHS = {"wide": 100, "narrow": 48}
 _NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 _COLOURS = {SVG_EXPORT_THEME.ansi_colors[number].hex: f"t-{name}" for number, name in enumerate(_NAMES * 2)}
 _SPAN = re.compile(r'<span style="([^"]*)">(.*?)</span>', re.S)
+# What the control says, by language.
+_WORDS = {
+    "en": {"option": "", "label": "", "number": "iteration {}", "figure": "Iteration {} of " + SCENARIO}
+    | {"before": "Previous iteration", "after": "Next iteration", "range": "Iteration"},
+    "zh": {"option": " --lang zh", "label": ' data-label="第 {} 轮"', "number": "第 {} 轮"}
+    | {"figure": SCENARIO + " 的第 {} 轮", "before": "上一轮", "after": "下一轮", "range": "轮次"},
+}
 _BLOCK = re.compile(r"(<!-- trace:begin -->\n).*?(<!-- trace:end -->)", re.S)
 
 
-def render() -> str:
+def render(lang: str = "en") -> str:
     """The trace: a range control, and one figure an iteration, each in both widths."""
+    words = _WORDS[lang]
     scenario = get_scenario(SCENARIO)
     log = read_log(scenario.log_path)
-    plan = plan_map(log)
+    plan = plan_map(log, lang)
     assert scenario.look_at is not None
     shown = range(scenario.look_at - BEFORE, scenario.look_at + AFTER + 1)
     entries = {entry["iteration"]: entry for entry in plan["iterations"]}
     parts = [
-        f'<div class="mv-trace" data-first="{shown[0]}">',
-        f'<p class="mv-command"><code>$ minivllm trace -s {SCENARIO} --map plan</code></p>',
-        _control(shown, scenario.look_at),
+        f'<div class="mv-trace" data-first="{shown[0]}"{words["label"]}>',
+        f'<p class="mv-command"><code>$ minivllm trace -s {SCENARIO} --map plan{words["option"]}</code></p>',
+        _control(shown, scenario.look_at, words),
     ]
     for iteration in shown:
         hidden = "" if iteration == scenario.look_at else " hidden"
         parts.append(f'<div class="mv-iteration" data-iteration="{iteration}"{hidden}>')
         for name, width in WIDTHS.items():
-            label = f"Iteration {iteration} of {SCENARIO}"
+            label = words["figure"].format(iteration)
             text = _iteration(plan, log.header, entries[iteration], width)
             parts.append(f'<pre class="mv-{name}" tabindex="0" role="region" aria-label="{label}">{text}</pre>')
         parts.append("</div>")
     return "\n".join([*parts, "</div>"]) + "\n"
 
 
-def _control(shown: range, look_at: int) -> str:
+def _control(shown: range, look_at: int, words: dict[str, str]) -> str:
     return (
         '<div class="mv-scrubber" hidden>'
-        '<button type="button" data-go="-1" aria-label="Previous iteration">‹</button>'
-        f'<input type="range" min="{shown[0]}" max="{shown[-1]}" value="{look_at}" aria-label="Iteration">'
-        '<button type="button" data-go="1" aria-label="Next iteration">›</button>'
-        f"<output>iteration {look_at}</output>"
+        f'<button type="button" data-go="-1" aria-label="{words["before"]}">‹</button>'
+        f'<input type="range" min="{shown[0]}" max="{shown[-1]}" value="{look_at}" aria-label="{words["range"]}">'
+        f'<button type="button" data-go="1" aria-label="{words["after"]}">›</button>'
+        f"<output>{words['number'].format(look_at)}</output>"
         "</div>"
     )
 
@@ -88,11 +96,12 @@ def _classes(style: str) -> str:
     return " ".join([*names, *(["t-bold"] if "font-weight: bold" in style else [])])
 
 
-def filled(text: str) -> str:
+def filled(text: str, lang: str = "en") -> str:
     """The page's text with the trace replaced."""
-    return _BLOCK.sub(lambda match: match[1] + render() + match[2], text)
+    return _BLOCK.sub(lambda match: match[1] + render(lang) + match[2], text)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"wrote {PAGE}")
+    for lang, page in PAGES.items():
+        page.write_text(filled(page.read_text(encoding="utf-8"), lang), encoding="utf-8")
+        print(f"wrote {page}")

@@ -10,7 +10,7 @@
       function show(iteration) {
         range.value = iteration;
         figures.forEach(function (figure) { figure.hidden = figure.dataset.iteration !== range.value; });
-        label.textContent = "iteration " + range.value;
+        label.textContent = (trace.dataset.label || "iteration {}").replace("{}", range.value);
         range.setAttribute("aria-valuetext", label.textContent);
       }
       range.addEventListener("input", function () { show(range.value); });

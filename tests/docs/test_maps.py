@@ -1,4 +1,4 @@
-"""The pictures and blocks of docs/maps.md are what their commands print."""
+"""The pictures and blocks of docs/maps.md, and of its twin in Chinese, are what their commands print."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "maps.md").read_text(encoding="utf-8")
+PAGES = {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("maps.md", "zh/maps.md")}
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +32,19 @@ def text_of(svg: str) -> str:
     return without_line_numbers(re.sub(r"<[^>]*>", "", svg))
 
 
-def test_every_block_is_what_its_command_prints(generator: ModuleType) -> None:
-    assert PAGE.count("$ minivllm map ") >= 6
-    assert without_line_numbers(generator.filled(PAGE)) == without_line_numbers(PAGE), (
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_is_what_its_command_prints(generator: ModuleType, name: str) -> None:
+    text = PAGES[name]
+    assert text.count("$ minivllm map ") >= 6
+    assert without_line_numbers(generator.filled(text)) == without_line_numbers(text), (
         "run: python docs/generate_maps.py"
     )
 
 
-def test_every_picture_is_what_its_command_draws(generator: ModuleType) -> None:
-    drawn = generator.pictures(PAGE)
+@pytest.mark.parametrize("name", PAGES)
+def test_every_picture_is_what_its_command_draws(generator: ModuleType, name: str) -> None:
+    drawn = generator.pictures(PAGES[name])
     assert [path.name for path in drawn] == ["map-process.svg", "map-hot.svg"]
     for path, svg in drawn.items():
         assert text_of(path.read_text(encoding="utf-8")) == text_of(svg), "run: python docs/generate_maps.py"
-        assert f"](assets/{path.name})" in PAGE
+        assert f"](assets/{path.name})" in PAGES[name]

@@ -15,7 +15,8 @@ def test_the_pages_are_up_to_date() -> None:
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
     pages = generator.pages()
-    assert sorted(pages) == sorted((ROOT / "docs/lessons").glob("*.md")), "run: python docs/generate_lessons.py"
+    there = [*(ROOT / "docs/lessons").glob("*.md"), *(ROOT / "docs/zh/lessons").glob("*.md")]
+    assert sorted(pages) == sorted(there), "run: python docs/generate_lessons.py"
     for path, text in pages.items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run: python docs/generate_lessons.py"
 
