@@ -5,7 +5,8 @@
     kernel        paged_decode   paged_prefill
 
 In front stand the requests with one new token: there the context is split among programs, and nothing else is faster.
-Everything else goes through the kernel that takes any number of tokens. Slots sort a batch so that all decodes come
+Everything else goes through the kernel that takes any number of tokens (long new prompts on a Hopper GPU through
+`hopper_prefill`, which takes nothing else). Slots sort a batch so that all decodes come
 first; rows do not, and a decode that stands behind is right there too, only slower.
 
 Upstream: vllm/v1/attention/backends/triton_attn.py::TritonAttentionBackend.
@@ -20,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from minivllm.attention.backend import AttentionBackend, AttentionMetadata
+from minivllm.kernels.hopper_prefill import hopper_prefill, is_for
 from minivllm.kernels.launch import UNSCALED, KVScales
 from minivllm.kernels.paged_decode import paged_decode
 from minivllm.kernels.paged_prefill import paged_prefill
@@ -136,6 +138,9 @@ class TritonBackend(AttentionBackend[TritonBatch]):
         if front < num_requests:
             # A cache of 8 bits must be read back: a token's attention must not depend on the step it was computed in.
             is_fresh = batch.is_fresh and kv_cache.dtype == key.dtype and key.stride() == value.stride()
+            if is_fresh and is_for(query, batch.max_query_len, window):
+                hopper_prefill(query, key, value, batch.query_start_loc[front:], out)
+                return out
             paged_prefill(
                 query,
                 kv_cache,

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from minivllm.kernels.fused_linear import fused_linear
+from minivllm.kernels.hopper_prefill import hopper_prefill, is_for
 from minivllm.kernels.logprobs import token_logprobs
 from minivllm.kernels.paged_decode import paged_decode
 from minivllm.kernels.paged_prefill import paged_prefill
@@ -119,6 +120,8 @@ def prefill_case(model: Sizes, batch: int, length: int, fresh: bool) -> Case:
         kv_cache, table, seq_lens = paged_batch(model, batch, length)
         step = (key, value) if fresh else None
         out = torch.empty_like(query)
+        if fresh and is_for(query, length, None):
+            return partial(hopper_prefill, query, key, value, starts, out)
         return partial(paged_prefill, query, kv_cache, table, starts, seq_lens, length, fresh=step, out=out)
 
     def make_torch() -> Run:
@@ -129,7 +132,8 @@ def prefill_case(model: Sizes, batch: int, length: int, fresh: bool) -> Case:
     flops = 2 * 2 * batch * model.heads * model.head_dim * length * (length + 1) // 2
     num_bytes = tokens * (2 * model.heads + 2 * model.kv_heads) * model.head_dim * model.dtype.itemsize
     size = f"{batch} x {length}, {model.heads}/{model.kv_heads} heads, {'own tensors' if fresh else 'pages'}"
-    return Case("paged_prefill", size, num_bytes, flops, make, make_torch)
+    name = "hopper_prefill" if fresh and is_for(model.random(1, 1, model.head_dim), length, None) else "paged_prefill"
+    return Case(name, size, num_bytes, flops, make, make_torch)
 
 
 def rotary_case(model: Sizes, tokens: int) -> Case:

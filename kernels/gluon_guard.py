@@ -1,0 +1,49 @@
+"""Owns whether Gluon is here: Triton's language for kernels that place every warp, buffer and barrier themselves.
+
+It came with Triton 3.4 and is called experimental there, so whoever uses it must have another way, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from minivllm.kernels.triton_guard import INTERPRETED, KernelWithoutTriton
+
+__all__ = ["HAS_GLUON", "gl", "gluon_jit", "gluon_jit_for_any", "hopper", "tensor_in_boxes"]
+
+try:
+    from triton.experimental import gluon
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.language.nvidia import hopper
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    gluon_jit: Callable[..., Any] = gluon.jit
+    # Triton's interpreter does not know it.
+    HAS_GLUON = not INTERPRETED and hasattr(gl, "warp_specialize")
+except ImportError:
+    HAS_GLUON = False
+    gl = SimpleNamespace(constexpr=int)
+    hopper = SimpleNamespace()
+    gluon_jit = KernelWithoutTriton
+
+
+def gluon_jit_for_any(*names: str) -> Callable[..., Any]:
+    """`gluon_jit` for a kernel that is compiled once for all values of the named arguments."""
+    return partial(gluon_jit, do_not_specialize=names) if HAS_GLUON else gluon_jit
+
+
+def tensor_in_boxes(tensor: torch.Tensor, rows: int, columns: int) -> Any:
+    """What the copy engine must know of a matrix to fetch boxes of rows x columns from it; beyond its end are zeros.
+
+    Args:
+        tensor: (any number of rows, any number of columns), bfloat16 or float16; numbers of a row contiguous.
+        rows: Of a box.
+        columns: Of a box.
+    """
+    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], getattr(gl, str(tensor.dtype).split(".")[-1]))
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [rows, columns], layout)
