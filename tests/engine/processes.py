@@ -75,7 +75,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> float:
     """Wait for something to become true. Returns how long it took."""
     start = time.monotonic()
     while not condition():
-        assert time.monotonic() - start < 10, f"10 s and still not: {what}"
+        assert time.monotonic() - start < PATIENCE_S, f"{PATIENCE_S} s and still not: {what}"
         time.sleep(0.01)
     return time.monotonic() - start
 
