@@ -166,8 +166,8 @@ def sweeps(device: torch.device, only: str = "") -> Iterator[Sweep]:
             yield Sweep(decode_case(small, batch, context), split_settings())
     if only in ("", "prefill"):
         for model, fresh in itertools.product((small, large), (True, False)):
-            yield Sweep(prefill_case(model, 4, 4096, fresh), prefill_settings())
-        yield Sweep(prefill_case(small, 32, 512, True), prefill_settings())
+            yield Sweep(prefill_case(model, 4, 4096, fresh, may_be_hopper=False), prefill_settings())
+        yield Sweep(prefill_case(small, 32, 512, True, may_be_hopper=False), prefill_settings())
     if only in ("", "gemv"):
         for rows in (1, 4):
             for case in (*linear_cases(small, rows), *fused_cases(small, rows)):
