@@ -81,7 +81,9 @@ def difference(a: Run, b: Run, *, tokens: bool = True, only_decisions: bool = Fa
 def _nameless(log: Log) -> Log:
     config = dict(log.header.config)
     config["cache_config"] = {**config["cache_config"], "hash_seed": None}
-    return dataclasses.replace(log, header=msgspec.structs.replace(log.header, config=config))
+    # Asking for no block is as good as not asking.
+    events = [event for event in log.events if event.kind != "kv.allocated" or event.data["blocks"]]
+    return dataclasses.replace(log, events=events, header=msgspec.structs.replace(log.header, config=config))
 
 
 _references: dict[str, Run] = {}

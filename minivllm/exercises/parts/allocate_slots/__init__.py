@@ -1,0 +1,1 @@
+"""Exercise: blocks for the tokens that are about to be computed."""

@@ -1,0 +1,1 @@
+"""Exercise: running requests first, and whom to preempt."""
