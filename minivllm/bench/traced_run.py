@@ -1,7 +1,7 @@
 """Owns one run of a benchmark with the trace on: what that costs, and a log of it to ask questions of.
 
-The log tells of steps: `explain roofline`, `explain graph` and `map hot` read it. It begins in an engine that has served
-before and whose callers it does not know, so what needs the whole life of a request or of a block is not in it.
+The log tells of steps: `explain roofline`, `explain graph` and `map hot` read it. It begins in an engine that has
+served before and whose callers it does not know, so the whole life of a request or of a block is not in it.
 """
 
 from __future__ import annotations
