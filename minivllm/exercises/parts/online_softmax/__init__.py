@@ -1,0 +1,1 @@
+"""Exercise: attention over a context that is read piece by piece."""

@@ -1,0 +1,1 @@
+"""Exercise: a kernel that reads keys and values through a block table."""
