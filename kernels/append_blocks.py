@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from minivllm.kernels.triton_guard import cdiv, jit, tl
+from minivllm.kernels.triton_guard import cdiv, jit_for_any, tl
 
 TILE = 256
 
@@ -27,7 +27,7 @@ def append_blocks_reference(
     table[slots[is_new].long(), indices[is_new].long()] = block_ids[is_new]
 
 
-@jit
+@jit_for_any("num_requests")
 def append_blocks_kernel(
     table_ptr, slots_ptr, indices_ptr, block_ids_ptr, table_stride, num_requests, tile: tl.constexpr
 ):

@@ -24,7 +24,7 @@ from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_ea
 from minivllm.kernels.launch import gpu_of
 from minivllm.kernels.rms_norm import rms_norm_reference
 from minivllm.kernels.skinny_linear import MOST_ROWS_WITHOUT_MATRIX_UNIT, Tiling, gemv_tiling, load_tile
-from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
+from minivllm.kernels.triton_guard import cdiv, jit_for_any, next_power_of_2, tl
 
 MOST_ROWS = MOST_ROWS_WITHOUT_MATRIX_UNIT
 
@@ -48,7 +48,7 @@ def fused_linear_reference(
     return out if residual is None else residual + out
 
 
-@jit
+@jit_for_any("num_rows")
 def fused_gemv_kernel(
     out_ptr,
     x_ptr,
@@ -56,11 +56,11 @@ def fused_gemv_kernel(
     bias_ptr,
     norm_ptr,
     eps,
+    num_rows,
     num_outputs,
     x_stride,
     out_stride,
     weight_stride,
-    num_rows: tl.constexpr,
     rows_padded: tl.constexpr,
     size: tl.constexpr,
     weight_rows: tl.constexpr,
@@ -180,11 +180,11 @@ def fused_linear(
         weight if bias is None else bias,  # never read without a bias
         norm_weight,
         eps,
+        num_rows,
         num_outputs,
         x.stride(0),
         out.stride(0),
         weight.stride(0),
-        num_rows=num_rows,
         rows_padded=next_power_of_2(num_rows),
         size=size,
         weight_rows=weight_rows,

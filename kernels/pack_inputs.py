@@ -24,6 +24,7 @@ import torch
 from minivllm.kernels.triton_guard import cdiv, jit, jit_for_any, next_power_of_2, tl
 
 TILE = 128
+_REQUESTS_PADDED = (64, 512, 4096, 32768)
 
 
 class RequestTable(NamedTuple):
@@ -96,7 +97,7 @@ def pack_requests_kernel(
     tl.store(seq_lens_ptr + request, computed + scheduled, mask=is_real)
 
 
-@jit_for_any("num_requests", "num_tokens")
+@jit_for_any("num_requests", "num_tokens", "halvings")
 def pack_tokens_kernel(
     input_ids_ptr,
     positions_ptr,
@@ -110,8 +111,8 @@ def pack_tokens_kernel(
     block_ids_stride,
     num_requests,
     num_tokens,
+    halvings,
     block_size: tl.constexpr,
-    halvings: tl.constexpr,
     tile: tl.constexpr,
 ):
     """A tile of the flat batch. Each token finds its request by halving:
@@ -175,7 +176,8 @@ def pack_inputs(table: RequestTable, rows: BatchRows, block_size: int, out: Pack
         out: Written.
     """
     num_requests, num_tokens = len(rows.slot), len(out.input_ids)
-    requests_padded = next_power_of_2(num_requests)
+    # Few sizes, so that a kernel compiled for one batch serves the next: 64, 512, 4096.
+    requests_padded = next(size for size in _REQUESTS_PADDED if size >= num_requests)
     pack_requests_kernel[(1,)](
         out.query_start_loc,
         out.seq_lens,
@@ -198,8 +200,8 @@ def pack_inputs(table: RequestTable, rows: BatchRows, block_size: int, out: Pack
         table.block_ids.stride(0),
         num_requests,
         num_tokens,
+        next_power_of_2(num_requests).bit_length(),
         block_size=block_size,
-        halvings=requests_padded.bit_length(),
         tile=TILE,
         num_warps=4,
     )

@@ -46,17 +46,17 @@ def load_tile(row_ptr, is_row, column, size):
     return tl.load(row_ptr + column[None, :], mask=is_row[:, None] & (column < size)[None, :], other=0.0)
 
 
-@jit
+@jit_for_any("num_rows")
 def gemv_kernel(
     out_ptr,
     x_ptr,
     weight_ptr,
     bias_ptr,
+    num_rows,
     num_outputs,
     x_stride,
     out_stride,
     weight_stride,
-    num_rows: tl.constexpr,
     rows_padded: tl.constexpr,
     size: tl.constexpr,
     weight_rows: tl.constexpr,
@@ -197,9 +197,9 @@ def skinny_linear(
             x,
             weight,
             bias_or_any,
+            num_rows,
             num_outputs,
             *strides,
-            num_rows=num_rows,
             rows_padded=next_power_of_2(num_rows),
             size=size,
             weight_rows=tiling.weight_rows,

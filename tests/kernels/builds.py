@@ -139,10 +139,9 @@ def build_silu(target: Target) -> Built:
 
 
 def build_gemv(target: Target, rows: int, size: int) -> Built:
-    types = pointers("bf16", "out", "x", "weight", "bias")
+    types = pointers("bf16", "out", "x", "weight", "bias") | {"num_rows": "i32:odd"}
     tiling = skinny_linear.gemv_tiling(rows, 4096, size, target.early)
     constants = {
-        "num_rows": rows,
         "rows_padded": next_power_of_2(rows),
         "size": size,
         "weight_rows": tiling.weight_rows,
@@ -153,11 +152,10 @@ def build_gemv(target: Target, rows: int, size: int) -> Built:
 
 
 def build_fused_gemv(target: Target, rows: int, size: int, gated: bool) -> Built:
-    types = pointers("bf16", "out", "x", "weight", "bias", "norm") | {"eps": "fp32"}
+    types = pointers("bf16", "out", "x", "weight", "bias", "norm") | {"eps": "fp32", "num_rows": "i32:odd"}
     tiling = skinny_linear.gemv_tiling(rows, 4096, size, target.early)
     weight_rows, unroll = fused_linear.fused_tiling(tiling, next_power_of_2(rows), gated)
     constants = {
-        "num_rows": rows,
         "rows_padded": next_power_of_2(rows),
         "size": size,
         "weight_rows": weight_rows,
@@ -182,7 +180,7 @@ def build_skinny_gemm(target: Target) -> Built:
 def build_pack(target: Target, kernel: Any, **constants: Any) -> Built:
     types = {name: "*i32" for name in kernel.arg_names if name.endswith("_ptr")}
     types |= {name: "*i64" for name in ("input_ids_ptr", "positions_ptr", "slot_mapping_ptr") if name in types}
-    types |= {name: "i32:odd" for name in ("num_requests", "num_tokens") if name in kernel.arg_names}
+    types |= {name: "i32:odd" for name in ("num_requests", "num_tokens", "halvings") if name in kernel.arg_names}
     return build(target, kernel, types, constants, num_warps=4)
 
 
@@ -247,9 +245,9 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "fused GEMV, 4 rows": (partial(build_fused_gemv, rows=4, size=3072, gated=True), 8 * KB),
     "fused GEMV, residual": (partial(build_fused_gemv, rows=2, size=3072, gated=False), 8 * KB),
     "skinny GEMM": (build_skinny_gemm, 66 * KB),
-    "pack requests": (partial(build_pack, kernel=pack_inputs.pack_requests_kernel, requests_padded=1024), 4 * KB),
+    "pack requests": (partial(build_pack, kernel=pack_inputs.pack_requests_kernel, requests_padded=512), 4 * KB),
     "pack tokens": (
-        partial(build_pack, kernel=pack_inputs.pack_tokens_kernel, block_size=16, halvings=11, tile=pack_inputs.TILE),
+        partial(build_pack, kernel=pack_inputs.pack_tokens_kernel, block_size=16, tile=pack_inputs.TILE),
         KB,
     ),
     "gather block table": (

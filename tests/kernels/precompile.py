@@ -1,6 +1,6 @@
-"""Compiles everything that the grids launch for a GPU that is not here, just as a launch there would.
+"""Compiles all that grids, benchmarks and engines launch for a GPU that is not here, just as a launch there would.
 
-    python -O -m tests.kernels.precompile [--arch 90] [--full] [grid | bench ...]
+    python -O -m tests.kernels.precompile [--arch 90] [--early] [--full] [grid | bench | model ...]
 
 `test_compile.py` builds chosen variants and looks at registers. This goes the real way instead: through the launches,
 with what Triton makes of their arguments (a 1 becomes a constant, 16 divides a stride or does not), so that no shape of
@@ -23,11 +23,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from minivllm.bench.decode_step import qwen3_06b
 from minivllm.bench.kernel_cases import all_cases
-from minivllm.kernels import launch, paged_decode, paged_prefill
-from minivllm.worker.cuda_graphs import StepShape
-from minivllm.worker.device_step import DeviceStep, Limits
+from minivllm.kernels import launch
+from tests.kernels.engine_launches import MODELS, run_model
 from tests.kernels.grids.__main__ import NAMES
 from tests.kernels.grids.setup import Setup
 
@@ -35,7 +33,7 @@ SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024}
 PROCESSORS = {80: 108, 90: 132}
 
 
-def pretend(arch: int) -> dict[str, int]:
+def pretend(arch: int, early: bool) -> dict[str, int]:
     """Make launches compile for an NVIDIA GPU, and check what they need. Returns a counter of what was compiled."""
     target = GPUTarget("cuda", arch, 32)
     triton.runtime.driver.set_active(
@@ -45,9 +43,10 @@ def pretend(arch: int) -> dict[str, int]:
             get_current_target=lambda: target,
         )
     )
-    gpu = launch.Gpu(PROCESSORS[arch], arch, 3)
-    for module in (paged_decode, paged_prefill):
-        module.gpu_of = lambda device: gpu
+    gpu = launch.Gpu(PROCESSORS[arch], arch, 3, early)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("minivllm.kernels.") and hasattr(module, "gpu_of"):
+            module.gpu_of = lambda device: gpu
     plain_run = JITFunction.run
     compiled: dict[str, int] = {}
 
@@ -64,17 +63,8 @@ def pretend(arch: int) -> dict[str, int]:
 
 def run_bench() -> None:
     """What `bench kernels` launches: real sizes, on tensors without memory."""
-    device = torch.device("meta")
-    for case in all_cases(device):
+    for case in all_cases(torch.device("meta")):
         case.make()()
-    model = qwen3_06b(device, torch.bfloat16)
-    config = model.config
-    for batch in (1, 8, 64, 256):
-        shape = (2, 1 + batch * 20, 16, config.num_key_value_heads, config.head_dim)
-        caches = [torch.empty(shape, device=device, dtype=torch.bfloat16) for _ in range(config.num_hidden_layers)]
-        step = DeviceStep(model, caches, Limits(batch, max(batch, 512), 320, 16))
-        step.run(StepShape(batch, batch, 1))
-        step.run(StepShape(512, batch, 0))
 
 
 def run_grid(name: str, full: bool, seed: int, arch: int) -> None:
@@ -84,14 +74,17 @@ def run_grid(name: str, full: bool, seed: int, arch: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", default=[*NAMES, "bench"])
+    parser.add_argument("names", nargs="*", default=[*NAMES, "bench", *MODELS])
     parser.add_argument("--arch", type=int, default=90, choices=SHARED_BYTES)
+    parser.add_argument("--early", action="store_true", help="as with MINIVLLM_PDL=1")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if __debug__:
         parser.error("nothing is computed here, so run python with -O: the grids' comparisons would fail")
-    compiled = pretend(options.arch)
+    if options.early and options.arch < 90:
+        parser.error("only from Hopper on (--arch 90) are kernels launched early")
+    compiled = pretend(options.arch, options.early)
     failures = 0
     for name in options.names:
         torch.manual_seed(options.seed)
@@ -100,6 +93,8 @@ def main() -> int:
         try:
             if name == "bench":
                 run_bench()
+            elif name in MODELS:
+                run_model(name)
             else:
                 run_grid(name, options.full, options.seed, options.arch)
         except Exception:

@@ -1,0 +1,55 @@
+"""Launches what an engine launches for a model, on tensors without memory: for `precompile`.
+
+The models are those that figures are taken of, and the built-in one. All layers of a model launch the same kernels, so
+each has two of them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from minivllm.attention.triton import TritonBackend
+from minivllm.bench.shapes import model_arguments, shape_names
+from minivllm.models.config import from_folder
+from minivllm.models.model_zoo import find_model
+from minivllm.models.registry import resolve
+from minivllm.worker.cuda_graphs import GraphDispatcher
+from minivllm.worker.device_step import DeviceStep, Layout, Limits
+
+BUILT_IN = "stories-5m"
+MODELS = [*shape_names(), BUILT_IN]
+BLOCK_SIZE, MAX_NUM_SEQS, MAX_TOKENS, MAX_MODEL_LEN = 16, 256, 16384, 4096
+
+
+def run_model(name: str) -> None:
+    """Every step of an engine with that model in bfloat16: captured ones, and prompts beside decodes."""
+    folder = find_model(name).path if name == BUILT_IN else Path(model_arguments(name)["model"])
+    config = replace(from_folder(folder), num_hidden_layers=2)
+    device, dtype = torch.device("meta"), torch.bfloat16
+    model = resolve(config.architecture)(config, device, dtype)
+    model.use_kernels()
+    attention = TritonBackend()
+    shape = attention.kv_cache_shape(1000, BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
+    caches = [torch.empty(shape, device=device, dtype=dtype) for _ in range(config.num_hidden_layers)]
+    step = DeviceStep(model, caches, attention, Limits(MAX_NUM_SEQS, MAX_TOKENS, MAX_MODEL_LEN, BLOCK_SIZE))
+    shapes = GraphDispatcher(MAX_NUM_SEQS, capture_mixed=True).shapes()
+    step.requests.make_room_for_penalties()
+    for shape in [*shapes, replace(shapes[-1], with_penalties=True)]:
+        step.run(shape)
+    for layout in layouts():
+        step.sample(step.forward(layout), with_penalties=False)
+
+
+def layouts() -> Iterator[Layout]:
+    """Steps that no graph holds: every number of decodes in front that splits contexts in another way."""
+    for num_tokens in (1, 2, 3, 4, 5, 9, 64, 4096):
+        yield Layout(num_tokens, 1, num_decodes=0, max_query_len=num_tokens, is_fresh=True)
+        yield Layout(num_tokens, 1, num_decodes=0, max_query_len=num_tokens)
+    for front in (1, 2, 3, 4, 8, 16, 32, 64, 200):
+        for length in (2, 3, 100, 4000):
+            for is_fresh in (False, True):
+                yield Layout(front + length, front + 1, front, length, is_fresh)
