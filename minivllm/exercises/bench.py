@@ -236,6 +236,10 @@ class Bench:
             map=run.at(first.iteration),
         )
 
+    def reference(self, run: Run) -> Run:
+        """The same run with the engine's own parts."""
+        return reference_of(run.scenario, run.overrides)
+
     def same_tokens(self, run: Run) -> None:
         """Every request says what it says with the engine's own parts, whenever it says it."""
         expected = reference_of(run.scenario, run.overrides).tokens

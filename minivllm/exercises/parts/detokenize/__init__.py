@@ -1,0 +1,1 @@
+"""Exercise: text out of tokens that come one by one."""

@@ -1,0 +1,1 @@
+"""Exercise: narrowing a distribution, and drawing from it."""
