@@ -9,9 +9,11 @@ from minivllm.analysis.moments import moments
 from minivllm.analysis.why_ended import finished
 from minivllm.analysis.why_no_hit import no_hit
 from minivllm.analysis.why_waiting import not_scheduled, partial, preempted, waited
+from minivllm.analysis.words_why import WHY_WORDS
+from minivllm.maps.wording import Words
 from minivllm.trace.reader import Log
 
-QUESTIONS: dict[str, Callable[[Log, str, int | None], Answer]] = {
+QUESTIONS: dict[str, Callable[[Log, str, int | None, Words], Answer]] = {
     "not-scheduled": not_scheduled,
     "preempted": preempted,
     "no-hit": no_hit,
@@ -21,7 +23,7 @@ QUESTIONS: dict[str, Callable[[Log, str, int | None], Answer]] = {
 }
 
 
-def why(log: Log, request: str, question: str | None = None, iteration: int | None = None) -> Answer:
+def why(log: Log, request: str, question: str | None = None, iteration: int | None = None, lang: str = "en") -> Answer:
     """Answer a question about a request.
 
     Args:
@@ -29,6 +31,7 @@ def why(log: Log, request: str, question: str | None = None, iteration: int | No
         request: Its id, one that the log knows.
         question: One of QUESTIONS; None for the one that the request's life, or that iteration, raises.
         iteration: When; None for the last time that it happened.
+        lang: "en" or "zh".
 
     Raises:
         CannotKnowError: The log does not hold what the answer rests on.
@@ -36,7 +39,7 @@ def why(log: Log, request: str, question: str | None = None, iteration: int | No
     """
     asked = question or _question(log, request, iteration)
     try:
-        return QUESTIONS[asked](log, request, iteration)
+        return QUESTIONS[asked](log, request, iteration, Words(lang, WHY_WORDS))
     except ValueError as error:
         if question is not None or iteration is None or asked != "finished":
             raise

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from minivllm.analysis.answer import Answer, CannotKnowError, counted
+from minivllm.analysis.answer import Answer, CannotKnowError
 from minivllm.analysis.iteration import DEFAULT_MAX_TOKENS
 from minivllm.analysis.moments import answer_for
+from minivllm.maps.wording import Words
 from minivllm.trace.events import Event
 from minivllm.trace.reader import Log
 
@@ -14,7 +15,7 @@ from minivllm.trace.reader import Log
 _ABORT = ("minivllm.engine.core:EngineCore.abort_requests", "vllm/v1/engine/core.py::EngineCore.abort_requests")
 
 
-def finished(log: Log, request: str, iteration: int | None) -> Answer:
+def finished(log: Log, request: str, iteration: int | None, words: Words) -> Answer:
     """Why a request ended when it did."""
     step, reason, stop_reason, event = _end(log, request)
     if iteration is not None and step != iteration:
@@ -29,19 +30,20 @@ def finished(log: Log, request: str, iteration: int | None) -> Answer:
     prompt = len(arrived.data["prompt_token_ids"]) if arrived is not None else None
     if prompt is not None:
         numbers["prompt_tokens"] = prompt
-    text = f"{request} ended in iteration {step}: " + _how(reason, stop_reason, tokens, numbers)
+    how = _how(reason, stop_reason, tokens, numbers, words)
+    text = words("ended", request=request, step=step, how=how)
     answer = answer_for(request, "finished", step, text, reason, numbers | {"stop_reason": stop_reason})
     answer.ours, answer.vllm = "minivllm.core.stop_check:check_stop", "vllm/v1/core/sched/utils.py::check_stop"
     if reason == "abort" or isinstance(stop_reason, str):
         answer.ours, answer.vllm = event.src or _ABORT[0], event.ref or _ABORT[1]
     if isinstance(stop_reason, str):
-        answer.more.append("The core knows no text: the frontend found the stop string, and aborted the request there.")
+        answer.more.append(words("frontend_found"))
     if reason == "abort":
-        answer.more += _left_behind(log, request)
+        answer.more += _left_behind(log, request, words)
     return answer
 
 
-def _left_behind(log: Log, request: str) -> list[str]:
+def _left_behind(log: Log, request: str, words: Words) -> list[str]:
     """What an abort leaves: a token of the step that was running, and blocks."""
     said: list[str] = []
     abort = next((e for e in log.events if e.kind == "requests.aborted" and request in e.data["ended"]), None)
@@ -50,12 +52,9 @@ def _left_behind(log: Log, request: str) -> list[str]:
     for event in log.events:
         if event.kind == "update" and event.step >= abort.step:
             dropped = event.data["sampled"].get(request, [])[len(event.data["emitted"].get(request, [])) :]
-            said += [
-                f"The step that was running still computed token {token} for it: thrown away." for token in dropped
-            ]
+            said += [words("thrown_away", token=token) for token in dropped]
         if event.kind == "kv.freed" and event.request == request and event.step == abort.step:
-            count = len(event.data["blocks"])
-            said.append(f"Its {counted(count, 'block')} went back at once: free for the next plan.")
+            said.append(words("went_back", count=len(event.data["blocks"])))
     return said
 
 
@@ -75,23 +74,21 @@ def _end(log: Log, request: str) -> tuple[int, str, int | str | None, Event]:
     raise CannotKnowError(f"the log does not hold an end of {request}: it goes on, or the log was cut off before")
 
 
-def _how(reason: str, stop_reason: int | str | None, tokens: list[int], numbers: dict[str, Any]) -> str:
+def _how(reason: str, stop_reason: int | str | None, tokens: list[int], numbers: dict[str, Any], words: Words) -> str:
     count, limit = len(tokens), numbers["max_tokens"]
     if reason == "length":
         if numbers.get("prompt_tokens") is not None and limit is not None and count >= limit:
-            return f"it has {counted(count, 'token')}, and max_tokens is {limit}."
+            return words("how_max_tokens", count=count, limit=limit)
         known = numbers.get("prompt_tokens", 0) + count
-        return f"it has {counted(known, 'token')} in all, and the model's length is {numbers['max_model_len']}."
+        return words("how_model_length", known=known, limit=numbers["max_model_len"])
     if reason == "stop":
         if stop_reason is None:
-            return (
-                f"token {tokens[-1] if tokens else '?'} is the end-of-sequence token, after {counted(count, 'token')}."
-            )
+            return words("how_eos", token=tokens[-1] if tokens else "?", count=count)
         if isinstance(stop_reason, str):
-            return f"its text met the stop string {stop_reason!r}, after {counted(count, 'token')}."
-        return f"token {stop_reason} is among its stop_token_ids, after {counted(count, 'token')}."
+            return words("how_stop_string", stop=repr(stop_reason), count=count)
+        return words("how_stop_token", stop=stop_reason, count=count)
     if reason == "abort":
-        return f"its caller gave up, after {counted(count, 'token')}."
+        return words("how_abort", count=count)
     if reason == "refused":
-        return f"it was refused: {stop_reason}."
-    return f"{reason}, after {counted(count, 'token')}."
+        return words("how_refused", message=stop_reason)
+    return words("how_other", reason=reason, count=count)

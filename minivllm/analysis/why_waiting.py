@@ -8,30 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from minivllm.analysis.answer import Answer, CannotKnowError, counted
+from minivllm.analysis.answer import Answer, CannotKnowError
 from minivllm.analysis.iteration import Iteration
-from minivllm.analysis.moments import answer_for, few, moments, pick
+from minivllm.analysis.moments import answer_for, moments, pick
 from minivllm.analysis.recompute import why_not_scheduled
+from minivllm.analysis.words_why import WHY_WORDS
 from minivllm.maps.reasons import detail
+from minivllm.maps.wording import Words
 from minivllm.trace.events import Event
 from minivllm.trace.reader import Log
-
-# What was in the way, in a few words: the codes are those of the scheduler's `Reason`.
-_SHORT = {
-    "token_budget": "the token budget was spent",
-    "max_num_seqs": "all places were taken (max_num_seqs)",
-    "no_free_blocks": "there were not enough free blocks",
-    "full_sequence_does_not_fit": "a whole sequence had to fit, and did not",
-    "preempted_this_step": "the iteration had preempted somebody, so nobody entered",
-    "chunked_prefill_off": "a prompt could not be cut, and was longer than what the budget had left",
-    "paused_new": "new requests were paused",
-    "paused_all": "the engine was paused",
-}
 
 # ---- left out --------------------------------------------------------------------------------------------------------
 
 
-def not_scheduled(log: Log, request: str, iteration: int | None) -> Answer:
+def not_scheduled(log: Log, request: str, iteration: int | None, words: Words) -> Answer:
     """Why a request got no tokens in an iteration."""
     it = pick(log, request, "not-scheduled", iteration, "left out")
     plan = it.the("schedule")
@@ -50,123 +40,122 @@ def not_scheduled(log: Log, request: str, iteration: int | None) -> Answer:
                 "neither a reason nor a stop, and no rule follows from its numbers"
             )
         reason, numbers = computed
-    text = f"{request} was not scheduled in iteration {it.step}: "
-    text += f"the loop had stopped at {stop['request']}: " if is_behind else ""
-    text += detail(reason, numbers) + "."
+    behind = words("loop_stopped", other=stop["request"]) if is_behind else ""
+    why = detail(reason, numbers, words.lang)
+    text = words("not_scheduled", request=request, step=it.step, behind=behind, why=why)
     answer = answer_for(request, "not-scheduled", it.step, text, reason, numbers)
     if reason == "token_budget":
-        answer.steps = _budget_lines(plan)
+        answer.steps = _budget_lines(plan, words)
         answer.arithmetic |= {f"given_to_{i}": count for i, count in plan["scheduled"]}
     elif reason in ("no_free_blocks", "full_sequence_does_not_fit"):
-        answer.steps = _block_lines(numbers)
-        answer.more += _holders(it)
+        answer.steps = _block_lines(numbers, words)
+        answer.more += _holders(it, words)
     elif reason == "max_num_seqs":
-        answer.more.append(f"running: {', '.join(plan['running_scheduled'])}")
-    answer.more += _turn(it, request)
+        answer.more.append(words("running", names=words.names(plan["running_scheduled"])))
+    answer.more += _turn(it, request, words)
     return answer
 
 
-def _budget_lines(plan: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _budget_lines(plan: dict[str, Any], words: Words) -> list[tuple[str, str, str]]:
     left = plan["budget"]
     lines = [("max_num_batched_tokens", str(left), "")]
     for request, count in plan["scheduled"]:
         left -= count
-        ahead = "running goes first" if request in plan["running"] else "ahead in the queue"
-        lines.append((f"- {request} ({ahead})", str(count), f"{left} left"))
+        what = words("goes_first" if request in plan["running"] else "ahead", request=request)
+        lines.append((what, str(count), words("left", count=left)))
     return lines
 
 
-def _block_lines(numbers: dict[str, int]) -> list[tuple[str, str, str]]:
-    lines = [("blocks asked for", str(numbers["asked"]), "")]
-    lines += [(f"+ {name}", str(numbers[name]), "") for name in ("watermark", "reserved") if numbers.get(name)]
-    return [*lines, ("free blocks", str(numbers["free"]), "not enough")]
+def _block_lines(numbers: dict[str, int], words: Words) -> list[tuple[str, str, str]]:
+    lines = [(words("blocks_asked"), str(numbers["asked"]), "")]
+    lines += [(words(name), str(numbers[name]), "") for name in ("watermark", "reserved") if numbers.get(name)]
+    return [*lines, (words("free_blocks"), str(numbers["free"]), words("not_enough"))]
 
 
-def _holders(it: Iteration) -> list[str]:
+def _holders(it: Iteration, words: Words) -> list[str]:
     held = {i: len(entry.block_ids) for i, entry in it.after.requests.items() if entry.block_ids}
     most = sorted(held.items(), key=lambda item: -item[1])[:4]
-    return [f"who holds blocks: {', '.join(f'{i} {count}' for i, count in most)}"] if most else []
+    return [words("holders", held=words.names([f"{i} {count}" for i, count in most]))] if most else []
 
 
-def _turn(it: Iteration, request: str) -> list[str]:
+def _turn(it: Iteration, request: str, words: Words) -> list[str]:
     plan = it.the("schedule")
     state = it.state_at("schedule")
     queue = plan["waiting_scheduled"]
     known = state.requests[request].num_tokens if request in state.requests else 0
     owes = known - (state.requests[request].num_computed_tokens if request in state.requests else 0)
     if request not in queue:
-        return [f"{request} runs and owes {counted(owes, 'token')}."]
+        return [words("owes", request=request, count=owes)]
     place = queue.index(request)
-    where = "first in line" if place == 0 else f"number {place + 1} in line"
-    return [f"{request} needs {counted(owes, 'token')}; it is {where} for iteration {it.step + 1}."]
+    where = words("first_in_line") if place == 0 else words("number_in_line", number=place + 1)
+    return [words("needs", request=request, count=owes, place=where, step=it.step + 1)]
 
 
 # ---- preempted -------------------------------------------------------------------------------------------------------
 
 
-def preempted(log: Log, request: str, iteration: int | None) -> Answer:
+def preempted(log: Log, request: str, iteration: int | None, words: Words) -> Answer:
     """Why a running request lost its blocks, and what that cost."""
     it = pick(log, request, "preempted", iteration, "preempted")
     plan = it.the("schedule")
     lost, by = next((lost, by) for victim, lost, by in plan["preemptions"] if victim == request)
     entry = next((e for e in plan["not_scheduled"] if e["request"] == request), None)
     numbers = dict(entry["numbers"]) if entry else {}
-    whom = "itself" if by == request else by
-    text = f"{request} was preempted in iteration {it.step} for {whom}: "
-    text += (
-        detail("preempted", numbers) if numbers else "blocks ran out"
-    ) + f"; {counted(lost, 'computed token')} lost."
+    whom = words("itself") if by == request else by
+    why = detail("preempted", numbers, words.lang) if numbers else words("blocks_ran_out")
+    text = words("preempted", request=request, step=it.step, whom=whom, why=why, lost=lost)
     numbers |= {"lost": lost}
     answer = answer_for(request, "preempted", it.step, text, "preempted", numbers)
     policy = it.run.scheduler_config["policy"]
     running = [i for i in it.state_at("schedule").running]
     if policy == "fcfs":
-        answer.more.append(f"first come, first served: the last of the running list gives way ({', '.join(running)}).")
+        answer.more.append(words("fcfs", names=words.names(running)))
     else:
         keys = {i: it.run.arrival[i] for i in running if i in it.run.arrival}
-        order = ", ".join(f"{i} priority {keys[i][0]}" for i in sorted(keys, key=lambda i: keys[i]))
-        answer.more.append(f"priority: the least important gives way ({order}).")
-    times = len(moments(log, request, "preempted"))
-    answer.more.append(f"It happened to {request} {counted(times, 'time')} in this run.")
-    answer.more += _comeback(log, request, it.step, lost)
+        ranked = [words("priority_of", request=i, priority=keys[i][0]) for i in sorted(keys, key=lambda i: keys[i])]
+        answer.more.append(words("by_priority", order=words.names(ranked)))
+    answer.more.append(words("times_preempted", request=request, times=len(moments(log, request, "preempted"))))
+    answer.more.append(_comeback(log, request, it.step, lost, words))
     return answer
 
 
-def _comeback(log: Log, request: str, step: int, lost: int) -> list[str]:
+def _comeback(log: Log, request: str, step: int, lost: int, words: Words) -> str:
     for event in log.events:
         if event.kind == "schedule" and event.step > step and request in event.data["resumed"]:
             hit = next((hit for i, _, hit in event.data["prefix_cache"] if i == request), 0)
             known = event.data["num_tokens"][request]
-            again = f"{hit} of its {known} tokens were still cached, the rest is computed again"
-            anew = f"none of its {known} tokens was cached: all are computed, {lost} of them again"
-            return [f"It came back in iteration {event.step}: {again if hit else anew}."]
-    return ["It had not come back when the log ends."]
+            if hit:
+                return words("back_with_hit", step=event.step, hit=hit, known=known)
+            return words("back_without", step=event.step, known=known, lost=lost)
+    return words("not_back")
 
 
 # ---- cut short -------------------------------------------------------------------------------------------------------
 
 
-def partial(log: Log, request: str, iteration: int | None) -> Answer:
+def partial(log: Log, request: str, iteration: int | None, words: Words) -> Answer:
     """Why a request got fewer tokens than it owed."""
     it = pick(log, request, "partial", iteration, "cut short")
     plan = it.the("schedule")
     cut = next(entry for entry in plan["cut"] if entry["request"] == request)
     numbers = dict(cut["numbers"])
-    text = f"{request} got {numbers['granted']} of the {numbers['asked']} tokens that it owed in iteration {it.step}: "
-    text += detail(cut["reason"], numbers) + "."
+    why = detail(cut["reason"], numbers, words.lang)
+    given = {"granted": numbers["granted"], "asked": numbers["asked"]}
+    text = words("partial", request=request, **given, step=it.step, why=why)
     answer = answer_for(request, "partial", it.step, text, cut["reason"], numbers)
     answer.ours = "minivllm.core.schedule_running:why_less"
     if cut["reason"] == "token_budget":
-        answer.steps = _budget_lines(plan)
+        answer.steps = _budget_lines(plan, words)
     chunks = [count for p in it.run.plans.values() for i, count in p["scheduled"] if i == request and count > 1]
-    answer.more.append(f"Its chunks in this run: {', '.join(map(str, chunks[:12]))}{' …' if len(chunks) > 12 else ''}.")
+    told = words.names(list(map(str, chunks[:12]))) + (" …" if len(chunks) > 12 else "")
+    answer.more.append(words("chunks", chunks=told))
     return answer
 
 
 # ---- kept waiting ----------------------------------------------------------------------------------------------------
 
 
-def waited(log: Log, request: str, iteration: int | None) -> Answer:
+def waited(log: Log, request: str, iteration: int | None, words: Words) -> Answer:
     """What a request waited for between its arrival and its first tokens."""
     arrived = next((e for e in log.events if e.kind == "request.arrived" and e.request == request), None)
     if arrived is None:
@@ -183,10 +172,10 @@ def waited(log: Log, request: str, iteration: int | None) -> Answer:
         reasons[_reason_in(event.data, request)] += 1
         ahead += [i for i in (*event.data["new"], *event.data["resumed"]) if i not in ahead]
     steps = reasons.total()
-    end = f"until iteration {first.step}" if first is not None else "to the end of the log"
-    text = f"{request} waited {counted(steps, 'iteration')}, from {arrived.step} {end}"
-    what = [f"{counted(n, 'time')} {_SHORT.get(r, r)}" for r, n in reasons.most_common()]
-    text += f": {', '.join(what)}." if what else "."
+    end = words("until", step=first.step) if first is not None else words("to_the_end")
+    text = words("waited", request=request, steps=steps, arrived=arrived.step, end=end)
+    what = [words("times", count=n, what=_short(r, words)) for r, n in reasons.most_common()]
+    text += (words("colon") + words("comma").join(what) if what else "") + words("full_stop")
     numbers: dict[str, Any] = {"arrived": arrived.step, "iterations": steps, **reasons}
     if first is not None:
         numbers["first_scheduled"] = first.step
@@ -195,17 +184,21 @@ def waited(log: Log, request: str, iteration: int | None) -> Answer:
     reason = reasons.most_common(1)[0][0] if reasons else "not_waiting"
     answer = answer_for(request, "waited", arrived.step, text, reason, numbers)
     if "queue_ms" in numbers:
-        answer.more.append(f"in time: {numbers['queue_ms']} ms in the queue.")
+        answer.more.append(words("in_time", ms=numbers["queue_ms"]))
     if ahead:
-        answer.more.append(f"Admitted in the meantime: {', '.join(ahead)}.")
+        answer.more.append(words("admitted", names=words.names(ahead)))
     if again := moments(log, request, "preempted"):
-        answer.more.append(f"It was preempted later, and waited again: {few(again)} (ask for preempted).")
+        told = words.names(list(map(str, again[:6]))) + (" …" if len(again) > 6 else "")
+        when = words("in_step" if len(again) == 1 else "in_steps", steps=told)
+        answer.more.append(words("waited_again", steps=when))
     if log.header.config["scheduler_config"]["policy"] == "priority":
-        answer.more.append(
-            "Priority orders the queue, and picks the victims when blocks run out; as long as there are blocks and "
-            "places, it takes nobody's away."
-        )
+        answer.more.append(words("what_priority_does"))
     return answer
+
+
+def _short(reason: str, words: Words) -> str:
+    """What was in the way, in a few words; a reason that has none is named."""
+    return words(f"short_{reason}") if f"short_{reason}" in WHY_WORDS[words.lang] else reason
 
 
 def _reason_in(plan: dict[str, Any], request: str) -> str:

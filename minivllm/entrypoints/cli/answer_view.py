@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from minivllm.trace.reader import Log
 
 
-def draw_answer(answer: Answer, log: Log, source: str, console: Console, *, ascii_only: bool) -> None:
+def draw_answer(answer: Answer, log: Log, source: str, console: Console, *, ascii_only: bool, lang: str = "en") -> None:
     """Print an answer.
 
     Args:
@@ -26,12 +26,17 @@ def draw_answer(answer: Answer, log: Log, source: str, console: Console, *, asci
         source: How the command named that run: "-s hello".
         console: Where to.
         ascii_only: Use no character beyond ASCII.
+        lang: The language of the answer.
     """
+    from minivllm.analysis.words_why import WHY_WORDS
     from minivllm.maps.render.frame import Frame
+    from minivllm.maps.render.wrap import WrappedText
     from minivllm.maps.stages import requests_of
+    from minivllm.maps.wording import Words
 
     frame = Frame(log.header, requests_of(log), console, ascii_only=ascii_only)
-    head, colon, tail = answer.answer.partition(": ")
+    words = Words(lang, WHY_WORDS)
+    head, colon, tail = answer.answer.partition(words("colon"))
     frame.print(Text(head + colon + answer.reason.upper() if tail else answer.answer, style="bold"))
     if tail:
         frame.print(frame.sentence(tail))
@@ -41,14 +46,14 @@ def draw_answer(answer: Answer, log: Log, source: str, console: Console, *, asci
         table.add_column(justify="right")
         table.add_column(style="dim")
         for what, number, meaning in answer.steps:
-            table.add_row(what, number, meaning)
+            table.add_row(WrappedText(what), number, WrappedText(meaning, style="dim"))
         frame.print(Padding(table, (0, 0, 0, 2), expand=False))
     for line in answer.more:
         frame.print(frame.sentence(line))
-    frame.print(Text("  here  ", style="dim").append_text(frame.place(answer.ours)))
+    frame.print(Text(f"  {words('here')}  ", style="dim").append_text(frame.place(answer.ours)))
     frame.print(Text(f"  vLLM  {answer.vllm}", style="dim"))
-    words, dashes, options = _filled(answer.hint, log).partition("--")
-    note(f"next: minivllm {words.rstrip()} {source} {dashes}{options}".rstrip())
+    command, dashes, options = _filled(answer.hint, log).partition("--")
+    note(words("next", command=f"minivllm {command.rstrip()} {source} {dashes}{options}".rstrip()))
 
 
 def _filled(hint: str, log: Log) -> str:

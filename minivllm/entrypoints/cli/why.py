@@ -9,11 +9,13 @@ import typer
 from minivllm.entrypoints.cli.common import (
     AsciiOption,
     JsonOption,
+    LangOption,
     LogOption,
     ScenarioOption,
     WidthOption,
     choose_log,
     examples,
+    language,
     print_json,
     stdout_console,
 )
@@ -57,12 +59,14 @@ def why(
     as_json: JsonOption = False,
     width: WidthOption = None,
     ascii_only: AsciiOption = False,
+    lang_: LangOption = None,
 ) -> None:
     """Ask why a request was not scheduled, preempted, not found in the cache, kept waiting, cut short, or ended.
 
     The answer has the rule, its arithmetic with this run's numbers, and its place in our source and in vLLM's.
     """
     _check_question(question)
+    lang = language(lang_, ascii_only=ascii_only)
     from minivllm.analysis.why import why as answer_why
     from minivllm.entrypoints.cli.choosing import check_request, choose_iterations
     from minivllm.maps.stages import requests_of
@@ -71,14 +75,14 @@ def why(
     check_request(request, requests_of(chosen))
     if iteration is not None:
         choose_iterations(str(iteration), list(chosen.by_step()))
-    answer = answer_why(chosen, request, question, iteration)
+    answer = answer_why(chosen, request, question, iteration, lang)
     if as_json:
         print_json("why", {"log": str(chosen.path), **answer.as_dict()})
         return
     from minivllm.entrypoints.cli.answer_view import draw_answer
 
     source = f"-s {scenario}" if scenario is not None else f"--log {chosen.path}"
-    draw_answer(answer, chosen, source, stdout_console(width), ascii_only=ascii_only)
+    draw_answer(answer, chosen, source, stdout_console(width), ascii_only=ascii_only, lang=lang)
 
 
 def _check_question(question: str | None) -> None:
