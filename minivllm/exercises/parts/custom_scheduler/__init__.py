@@ -1,0 +1,1 @@
+"""Exercise: a scheduling policy of one's own."""
