@@ -16,7 +16,7 @@ from minivllm.exercises.course import Exercise
 from minivllm.exercises.report import Report, TaskResult
 
 # Of the clock. The judge stops a loop after seconds of work (`judge.TASK_SECONDS`); this is for what it cannot stop.
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 120.0
 
 
 class PytestMissingError(RuntimeError):

@@ -34,7 +34,7 @@ def test_its_commands_answer(block: str, tmp_path: Path) -> None:
             text=True,
             check=False,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "MINIVLLM_HOME": str(tmp_path)},
         )
         assert done.returncode == (1 if arguments[0] == "diff" else 0), done.stderr
         assert done.stdout.strip() or list(tmp_path.iterdir())
