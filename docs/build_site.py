@@ -74,7 +74,7 @@ def _heading(text: str) -> str:
 
 def _first_sentence(text: str) -> str:
     """The first sentence below the heading, without links."""
-    after = text[text.index("\n# ") if not text.startswith("# ") else 0 :].split("\n\n")[1:]
+    after = text[f"\n{text}".index("\n# ") :].split("\n\n")[1:]
     prose = (part for part in after if re.match(r"\w|`\w", part) and not part.startswith("About "))
     words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(next(prose, "").split()))
     return re.split(r"(?<=[.?!])\s", words)[0]

@@ -22,11 +22,8 @@ _HEAD = """\
 
 # Glossary
 
-One line a word, in the order in which a request meets them. The first link leads to the page that tells more, the
+One entry a word, in the order in which a request meets them. The first link leads to the page that tells more, the
 second one to the code. A word in the language of your choice, or a name in vLLM's source: `minivllm where WORD`.
-
-| word | what it is | more | source |
-|---|---|---|---|
 """
 
 _ZH_HEAD = """\
@@ -34,11 +31,8 @@ _ZH_HEAD = """\
 
 # 术语表
 
-一个概念一个名字，按请求遇到它们的先后排列。“详见”指向展开说明的页面，“源码”指向代码；标有“英文”的页面还没有\
+一个概念一个名字，按请求遇到它们的先后排列。第一个链接指向展开说明的页面，第二个指向代码；标有“英文”的页面还没有\
 译文。在终端里查一个词，或者 vLLM 源码里的一个名字：`minivllm where WORD`。
-
-| 中文 | 英文 | 含义 | 详见 | 源码 |
-|---|---|---|---|---|
 """
 
 
@@ -63,28 +57,29 @@ def terms() -> list[Term]:
 
 def render() -> str:
     """The page."""
-    return _HEAD + "".join(_row(term) for term in terms())
+    return _HEAD + "".join(_entry(term) for term in terms())
 
 
-def _row(term: Term) -> str:
-    word = f'<span id="{term.key}"></span>**{term.term}**' + (f"<br>{term.zh_term}" if term.zh_term else "")
+def _entry(term: Term) -> str:
+    """A heading, so that the search finds the word itself, and its line."""
+    word = f"{term.term} · {term.zh_term}" if term.zh_term not in ("", term.term) else term.term
     link = reference_link(term.symbol)
     name = term.symbol.partition(":")[2]
     source = f"[`{name}`]({link})" if link else f"`{name}`"
-    return f"| {word} | {term.meaning} | [{_title(term.page)}]({term.page}) | {source} |\n"
+    return f"\n## {word} {{ #{term.key} }}\n\n{term.meaning} [{_title(term.page)}]({term.page}) · {source}\n"
 
 
 def render_zh() -> str:
     """The page in Chinese, of the terms that have Chinese words."""
-    return _ZH_HEAD + "".join(_zh_row(term) for term in terms() if term.zh_term)
+    return _ZH_HEAD + "".join(_zh_entry(term) for term in terms() if term.zh_term)
 
 
-def _zh_row(term: Term) -> str:
+def _zh_entry(term: Term) -> str:
     link = reference_link(term.symbol)
     name = f"<code>{term.symbol.partition(':')[2]}</code>"
     source = _to_english(link, name) if link else name
-    word = f'<span id="{term.key}"></span>**{term.zh_term}**'
-    return f"| {word} | {term.term} | {term.zh_meaning} | {_zh_page(term.page)} | {source} |\n"
+    word = term.zh_term if term.zh_term == term.term else f"{term.zh_term} · {term.term}"
+    return f"\n## {word} {{ #{term.key} }}\n\n{term.zh_meaning} {_zh_page(term.page)} · {source}\n"
 
 
 def _zh_page(page: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gzip
+import io
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 _ADDRESS = "127.0.0.1"
+# Files of a site that are sent packed to whoever can unpack them.
+_PACKED = {".html", ".css", ".js", ".json", ".svg", ".xml", ".txt", ".md"}
 
 
 class LocalServer(ThreadingHTTPServer):
@@ -103,7 +107,20 @@ class _FolderHandler(SimpleHTTPRequestHandler):
         if not self.server.is_asked_by_name(self.headers.get("Host")):
             self.send_error(403, "only this machine is served")
             return None
-        return super().send_head()  # type: ignore[return-value]
+        path = Path(self.translate_path(self.path))
+        path = path / "index.html" if path.is_dir() else path
+        packs = path.suffix in _PACKED and "gzip" in self.headers.get("Accept-Encoding", "")
+        return self._packed(path) if packs and path.is_file() else super().send_head()  # type: ignore[return-value]
+
+    def _packed(self, path: Path) -> BinaryIO:
+        """Text, to a quarter of its size."""
+        body = gzip.compress(path.read_bytes(), compresslevel=6)
+        self.send_response(200)
+        self.send_header("Content-Type", self.guess_type(str(path)))
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        return io.BytesIO(body)
 
     def list_directory(self, path: object) -> None:
         self.send_error(404, "there is no page of this name")

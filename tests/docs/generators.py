@@ -15,8 +15,9 @@ DOCS = ROOT / "docs"
 
 @cache
 def generator(name: str) -> ModuleType:
-    """docs/generate_NAME.py."""
-    spec = importlib.util.spec_from_file_location(f"generate_{name}", DOCS / f"generate_{name}.py")
+    """docs/generate_NAME.py, or docs/build_site.py."""
+    file = "build_site" if name == "site" else f"generate_{name}"
+    spec = importlib.util.spec_from_file_location(file, DOCS / f"{file}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,0 +1,194 @@
+"""The site in a real browser: headless Chromium, phone and desktop, light and dark, with keys, without a network."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from minivllm.export.serve import FolderServer
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+ARGS += ["--disable-component-update", "--disable-sync", "--disable-quic"]
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine: apt-get install chromium"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("playwright") is None, reason="Playwright is not installed: pip install playwright"
+    ),
+]
+
+PHONE, DESKTOP = 390, 1280
+MOST_BYTES = 500_000  # over the wire, of a page with all that it fetches, without a viewer
+PAGES = ("index.html", "viewer.html", "kernels.html", "architecture.html", "glossary.html", "source-map.html")
+PAGES += ("lessons/plan.html", "reference/core.html", "maps.html", "cli.html", "zh/index.html")
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    with FolderServer(site) as server:
+        thread = threading.Thread(target=server.serve, daemon=True)
+        thread.start()
+        yield server.url
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+        yield browser
+        browser.close()
+
+
+class Reader:
+    """Somebody who reads the site, and what went wrong meanwhile."""
+
+    def __init__(self, browser: Any, address: str, width: int, scheme: str) -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
+        self.page = self.context.new_page()
+        self.address, self.width = address, width
+        self.wrong: list[str] = []
+        self.sizes: dict[str, int] = {}
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", self._said)
+        self.page.on("request", self._asked)
+        self.page.on("response", self._answered)
+
+    def _said(self, message: Any) -> None:
+        # Without the Chinese site the switch of languages asks in vain for its list of pages.
+        if message.type in ("error", "warning") and "/zh/" not in message.location.get("url", ""):
+            self.wrong.append(message.text)
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self.address, "data:", "blob:")):
+            self.wrong.append(request.url)
+
+    def _answered(self, response: Any) -> None:
+        length = response.headers.get("content-length")
+        if length and "/assets/viewer-" not in response.url:
+            self.sizes[urlsplit(response.url).path] = int(length)
+
+    def open(self, name: str, until: str = "networkidle") -> None:
+        self.sizes.clear()
+        self.page.goto(self.address + name, wait_until=until)
+
+    def close(self) -> None:
+        self.context.close()
+        assert self.wrong == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(PHONE, "dark"), (DESKTOP, "light")])
+def test_pages_fit_are_small_and_say_nothing_on_the_console(
+    browser: Any, address: str, site: Path, width: int, scheme: str
+) -> None:
+    reader = Reader(browser, address, width, scheme)
+    for name in PAGES:
+        if not (site / name).exists():
+            continue
+        reader.open(name, "networkidle" if name == "index.html" else "load")
+        assert reader.page.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert reader.page.locator("h1").first.is_visible(), name
+        background = reader.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        is_dark = sum(map(int, background.removeprefix("rgb(").removesuffix(")").split(","))) < 384
+        assert is_dark == (scheme == "dark"), name
+        assert sum(reader.sizes.values()) < MOST_BYTES, (name, reader.sizes)
+    reader.close()
+
+
+def test_the_start_page_shows_an_iteration_and_steps_through_others(browser: Any, address: str) -> None:
+    for width, shown, hidden in ((DESKTOP, "wide", "narrow"), (PHONE, "narrow", "wide")):
+        reader = Reader(browser, address, width, "dark")
+        reader.open("index.html")
+        page = reader.page
+        assert "[0, 1, 257, 260]" in page.locator(f"pre.mv-{shown}:visible").inner_text()
+        assert page.locator(f"pre.mv-{hidden}:visible").count() == 0
+        page.locator(".mv-scrubber input").focus()
+        page.keyboard.press("ArrowRight")
+        assert "iteration 14" in page.locator(f"pre.mv-{shown}:visible").inner_text()
+        page.get_by_role("button", name="Previous iteration").press("Enter")
+        page.get_by_role("button", name="Previous iteration").press("Enter")
+        assert "iteration 12" in page.locator(f"pre.mv-{shown}:visible").inner_text()
+        assert page.locator(".mv-scrubber output").inner_text() == "iteration 12"
+        reader.close()
+
+
+def test_without_javascript_the_start_page_shows_its_iteration_and_no_dead_control(browser: Any, address: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{address}index.html")
+    assert page.locator("pre.mv-wide:visible").count() == 1
+    assert page.locator(".mv-scrubber:visible").count() == 0
+    context.close()
+
+
+def test_the_first_key_leads_to_the_text(browser: Any, address: str) -> None:
+    reader = Reader(browser, address, DESKTOP, "light")
+    reader.open("scheduling.html")
+    reader.page.keyboard.press("Tab")
+    assert reader.page.evaluate("document.activeElement.textContent").strip() == "Skip to content"
+    reader.page.keyboard.press("Enter")
+    reader.page.wait_for_url("**/scheduling.html#how-one-step-is-planned")
+    reader.close()
+
+
+# What a reader types, and the page that should be among the first results.
+QUESTIONS = {
+    "slot mapping": "lessons/page_table",
+    "why preempted": "why",
+    "online softmax": "kernels",
+    "long_prefill_token_threshold": "lessons/chunked_prefill",
+    "prefix cache": "lessons/prefix_cache",
+    "stop string": "lessons/stop_strings",
+    "token budget": "glossary",
+    "perfetto": "export",
+    "null block": "glossary",
+    "import contracts": "architecture",
+    "hit rate": "explain",
+    "allocate_slots": "source-map",
+    "抢占": "source-map",
+}
+FIRST = 6  # pages
+
+
+def test_the_search_answers_questions(browser: Any, address: str) -> None:
+    reader = Reader(browser, address, DESKTOP, "light")
+    reader.open("quickstart.html")
+    page = reader.page
+    page.keyboard.press("/")
+    page.locator(".md-search__input:focus").wait_for()
+    for question, expected in QUESTIONS.items():
+        for text in ("", question):
+            page.locator(".md-search__input").fill(text)
+            page.keyboard.press("End")  # it listens to keys
+            if not text:
+                page.locator(".md-search-result__item").first.wait_for(state="detached")
+        page.locator(f".md-search-result__item a[href*='/{expected}.html']").first.wait_for(state="attached")
+        found = page.locator(".md-search-result__item").evaluate_all(
+            "items => items.map(item => new URL(item.querySelector('a').href).pathname)"
+        )
+        assert f"/{expected}.html" in found[:FIRST], (question, found[:10])
+    reader.close()
+
+
+def test_an_embedded_viewer_opens_where_the_page_says_and_steps(browser: Any, address: str) -> None:
+    from playwright.sync_api import expect
+
+    reader = Reader(browser, address, DESKTOP, "light")
+    reader.open("viewer.html")
+    reader.page.get_by_text("kv-pressure", exact=True).first.click()
+    frame = reader.page.frame_locator("iframe[src*='kv-pressure']")
+    expect(frame.locator("#number")).to_have_text("7")
+    frame.locator("#next").click()
+    expect(frame.locator("#number")).to_have_text("8")
+    reader.close()
