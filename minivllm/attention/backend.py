@@ -12,6 +12,7 @@ Upstream: vllm/v1/attention/backend.py and vllm/v1/attention/selector.py.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection
@@ -113,7 +114,9 @@ class AttentionBackend(ABC, Generic[Prepared]):
 
 
 # In the order of preference.
-_BACKENDS = ("triton", "torch_sdpa")
+_BACKENDS = ("triton", "flash_attn", "flashinfer", "torch_sdpa")
+# What others compute, and the package that has it. Nothing here calls it yet: the reasons say so.
+_FOREIGN = {"flash_attn": ("FlashAttention", "flash-attn"), "flashinfer": ("FlashInfer", "flashinfer-python")}
 
 
 def select_backend(
@@ -140,6 +143,10 @@ def select_backend(
     """
     if forced is not None and forced not in _BACKENDS:
         raise ValueError(f"unknown attention backend {forced!r}; known are {', '.join(_BACKENDS)}")
+    foreign = {name: _why_not_foreign(name, device) for name in _FOREIGN}
+    if forced in foreign:
+        raise ValueError(f"attention backend {forced!r} cannot run: {foreign[forced]}; leave the choice open")
+    left = {name: f"left: {why}" for name, why in foreign.items()}
     obstacle = _why_not_triton(device, dtype, is_forced=forced == "triton")
     if forced == "triton" and obstacle is not None:
         raise ValueError(f"attention backend 'triton' cannot run: {obstacle}; leave the choice open")
@@ -149,10 +156,14 @@ def select_backend(
 
         where = "on this GPU" if device.type == "cuda" else "in Triton's interpreter"
         reasons = {"triton": f"taken: {chosen} {where}, {dtype}, head size {head_dim}"}
-        return TritonBackend(), {**reasons, "torch_sdpa": "left: triton is faster, and gives the same up to rounding"}
+        return TritonBackend(), {
+            **reasons,
+            **left,
+            "torch_sdpa": "left: triton is faster, and gives the same up to rounding",
+        }
     from minivllm.attention.torch_sdpa import TorchSdpaBackend
 
-    reasons = {"triton": f"left: {obstacle or 'another one was asked for'}"}
+    reasons = {"triton": f"left: {obstacle or 'another one was asked for'}", **left}
     reasons["torch_sdpa"] = f"taken: {chosen} on any device, here {device.type}, {dtype}, head size {head_dim}"
     return TorchSdpaBackend(windows), reasons
 
@@ -173,3 +184,13 @@ def _why_not_triton(device: torch.device, dtype: torch.dtype, is_forced: bool) -
     from minivllm.kernels.triton_guard import HAS_TRITON
 
     return None if HAS_TRITON else "Triton is not installed; pip install triton"
+
+
+def _why_not_foreign(name: str, device: torch.device) -> str:
+    """What keeps another project's kernels from running here."""
+    project, package = _FOREIGN[name]
+    if device.type != "cuda":
+        return f"{project} needs a GPU, and the model is on a {device.type.upper()}"
+    if importlib.util.find_spec(name) is None:
+        return f"the package {package} is not installed, and minivllm has no code that would call it"
+    return f"{package} is installed, and minivllm has no code that calls it: triton reads pages of any size"

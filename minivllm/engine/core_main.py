@@ -8,6 +8,7 @@ Upstream: vllm/v1/engine/core.py::EngineCoreProc.run_engine_core.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -51,6 +52,9 @@ def main() -> None:
         with _recorded(start) as make_core:
             core, ready = _load(start, make_core)
             is_loaded = True
+            # What is here by now stays: the collector need not look through it again and again between steps.
+            gc.collect()
+            gc.freeze()
             core.output_queue.put(ready)
             core.run_busy_loop()
     except Exception as error:

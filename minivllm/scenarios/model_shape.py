@@ -75,6 +75,8 @@ def kv_cache_facts(vllm_config: VllmConfig, device: str, sizing: KVCacheSizing |
     if isinstance(sizing, str):
         config: DecoderConfig = ModelLoader(find_model(vllm_config.model_config.model)).config
         dtype = resolve_dtype(vllm_config.model_config.dtype, torch.device(device), config.dtype)
+        if vllm_config.cache_config.cache_dtype != "auto":
+            dtype = torch.float8_e4m3fn  # both formats have 8 bits
         return {**asdict(size_kv_cache(vllm_config, config, dtype, torch.device(device))), "reason": sizing}
     return asdict(sizing)
 

@@ -106,7 +106,7 @@ class CapturedModelRunner(GPUModelRunner):
             limits.max_num_seqs,
             max(limits.max_num_batched_tokens, 2 * limits.max_num_seqs),
             limits.max_model_len,
-            self._block_size,
+            self.block_size,
         )
         self._dispatcher = GraphDispatcher(limits.max_num_seqs, capture_mixed=vllm_config.cudagraph_mode == "FULL")
         self._tokens = SampledTokens(limits.max_num_seqs, device)
@@ -118,8 +118,8 @@ class CapturedModelRunner(GPUModelRunner):
         super().initialize_kv_cache(num_blocks)
         self._step = DeviceStep(self.model, self.kv_caches, self.attention, self._limits)
         self._mirror = DeviceMirror(self.batch.columns, self._step)
-        self._graphs = CudaGraphs(self._step.run, self._device)
-        if self._device.type == "cuda":
+        self._graphs = CudaGraphs(self._step.run, self.device)
+        if self.device.type == "cuda":
             self._graphs.capture(self._dispatcher.first_shapes(), _CAPTURE_SECONDS)
 
     # ---- execute --------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class CapturedModelRunner(GPUModelRunner):
             found = replace(found, shape=replace(found.shape, with_penalties=True))
         if found.mode == "NONE":
             return "device", found
-        if self._device.type == "cuda" and (why := self._graphs.why_not(found.shape)):
+        if self.device.type == "cuda" and (why := self._graphs.why_not(found.shape)):
             found = replace(found, mode="NONE", reason=f"{found.reason}; {why}")
         return "graph", found
 

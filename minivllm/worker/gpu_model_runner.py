@@ -56,6 +56,8 @@ class GPUModelRunner:
         cache_dtype: Of the KV cache; None is the model's.
 
     Attributes:
+        device: Where the model is.
+        block_size: Tokens per block.
         plans_ahead: Whether a step can be launched before the tokens of the one before it are known.
         last_batch: The batch of the latest plan that scheduled anything, for whoever explains it.
     """
@@ -79,17 +81,21 @@ class GPUModelRunner:
         self.batch = _new_batch(vllm_config)
         self.last_batch: PreparedBatch | None = None
         self.kv_caches: list[torch.Tensor] = []
-        self._block_size = vllm_config.cache_config.block_size
-        self._device = device
+        self.block_size = vllm_config.cache_config.block_size
+        self.device = device
         self._dtype = dtype
         self._cache_dtype = cache_dtype or dtype
         self._state: Any = None
 
     def initialize_kv_cache(self, num_blocks: int) -> None:
         """Allocate the pages of every layer, all zeros."""
+        self.kv_caches = self.make_kv_caches(num_blocks)
+
+    def make_kv_caches(self, num_blocks: int) -> list[torch.Tensor]:
+        """Pages for every layer."""
         config = self.model.config
-        shape = self.attention.kv_cache_shape(num_blocks, self._block_size, config.num_key_value_heads, config.head_dim)
-        self.kv_caches = [_zeros(shape, self._cache_dtype, self._device) for _ in range(config.num_hidden_layers)]
+        shape = self.attention.kv_cache_shape(num_blocks, self.block_size, config.num_key_value_heads, config.head_dim)
+        return [_zeros(shape, self._cache_dtype, self.device) for _ in range(config.num_hidden_layers)]
 
     @on_map("run the model", vllm=f"{_V1}.execute_model", plane="data", process="worker")
     @torch.inference_mode()
@@ -122,7 +128,7 @@ class GPUModelRunner:
     def _compute(self, batch: PreparedBatch) -> Any:
         """Forward and logits."""
         hidden = self.model_forward(batch)
-        logits_indices = torch.from_numpy(batch.logits_indices).to(self._device)
+        logits_indices = torch.from_numpy(batch.logits_indices).to(self.device)
         return ExecuteModelState(batch, hidden, self.model.compute_logits(hidden[logits_indices]))
 
     def _sample(self, state: Any) -> ModelRunnerOutput | AsyncModelRunnerOutput:
@@ -167,14 +173,14 @@ class GPUModelRunner:
             seq_lens=batch.seq_lens,
             block_table=batch.block_table,
             slot_mapping=batch.slot_mapping,
-            block_size=self._block_size,
+            block_size=self.block_size,
         )
         return self.model.forward(
-            torch.from_numpy(batch.input_ids).to(self._device),
-            torch.from_numpy(batch.positions).to(self._device),
+            torch.from_numpy(batch.input_ids).to(self.device),
+            torch.from_numpy(batch.positions).to(self.device),
             self.kv_caches,
             self.attention,
-            self.attention.prepare(metadata, self._device, self._dtype),
+            self.attention.prepare(metadata, self.device, self._dtype),
         )
 
     @on_map("wait for the device", vllm=f"{_V1}._to_list", plane="data", process="worker")

@@ -14,8 +14,8 @@ import torch
 from minivllm.config import VllmConfig
 from minivllm.models.config import DecoderConfig
 
-# Shares of the free memory that the KV cache takes by default. A CPU's memory belongs to others as well.
-_CPU_SHARE, _GPU_SHARE = 0.25, 0.85
+# Share of the free memory that the KV cache takes by default. A CPU's memory belongs to others as well.
+_CPU_SHARE = 0.25
 # Block 0 is the null block: it pads block tables and never holds anybody's tokens.
 _NULL_BLOCKS = 1
 
@@ -46,9 +46,22 @@ class KVCacheSizing:
 
 
 def size_kv_cache(
-    vllm_config: VllmConfig, model: DecoderConfig, dtype: torch.dtype, device: torch.device
+    vllm_config: VllmConfig,
+    model: DecoderConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    measured: tuple[int, str] | None = None,
 ) -> KVCacheSizing:
-    """Decide the number of blocks: what the configuration says, or what the memory allows and the limits can use.
+    """Decide the number of blocks: what the configuration says, or what the memory allows.
+
+    A CPU's memory is not taken beyond what the limits can use. On a GPU all of the share is: more prefixes stay cached.
+
+    Args:
+        vllm_config: The settings.
+        model: Its sizes.
+        dtype: Of the KV cache.
+        device: Where it will be.
+        measured: Bytes that were found to be left for it, and how; None takes a share of the memory.
 
     Raises:
         ValueError: Not even one sequence of max_model_len fits into the memory.
@@ -62,19 +75,20 @@ def size_kv_cache(
         memory, reason = cache.kv_cache_memory_bytes, f"kv_cache_memory_bytes is {mib(cache.kv_cache_memory_bytes)}"
         num_blocks = memory // bytes_per_block
     else:
-        memory, reason = _share_of_memory(cache.gpu_memory_utilization, device)
+        memory, reason = measured or _share_of_memory(cache.gpu_memory_utilization, device)
         num_blocks = memory // bytes_per_block
         usable = limits.max_num_seqs * blocks_per_sequence + _NULL_BLOCKS
-        if usable < num_blocks:
+        if usable < num_blocks and device.type == "cpu":
             num_blocks = usable
             reason = f"all that {limits.max_num_seqs} sequences of {limits.max_model_len} tokens can use"
     least = blocks_per_sequence + _NULL_BLOCKS
+    is_in_bytes = measured is None and cache.gpu_memory_utilization is None
     if num_blocks < least:
         raise ValueError(
             f"one sequence of max_model_len {limits.max_model_len} needs {least} KV blocks "
             f"({mib(least * bytes_per_block)}), and {mib(memory)} ({reason}) hold {num_blocks}: "
             f"{mib(least * bytes_per_block - memory)} are missing; lower max_model_len or raise "
-            f"{'kv_cache_memory_bytes' if cache.gpu_memory_utilization is None else 'gpu_memory_utilization'}"
+            f"{'kv_cache_memory_bytes' if is_in_bytes else 'gpu_memory_utilization'}"
         )
     return _report(num_blocks, cache.block_size, bytes_per_block, reason)
 
@@ -82,8 +96,7 @@ def size_kv_cache(
 def _share_of_memory(utilization: float | None, device: torch.device) -> tuple[int, str]:
     """Bytes for the KV cache, and why so many."""
     if utilization is None:
-        share = _CPU_SHARE if device.type == "cpu" else _GPU_SHARE
-        return int(free_memory(device) * share), f"{share:.0%} of the free memory"
+        return int(free_memory(device) * _CPU_SHARE), f"{_CPU_SHARE:.0%} of the free memory"
     total = total_memory(device)
     taken = total - free_memory(device)
     reason = f"gpu_memory_utilization is {utilization:g}: that share of {mib(total)}, less {mib(taken)} in use"

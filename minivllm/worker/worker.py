@@ -25,6 +25,7 @@ from minivllm.worker.kv_cache_sizing import (
     size_kv_cache,
     total_memory,
 )
+from minivllm.worker.memory_profile import plan_memory
 from minivllm.worker.runner_choice import choose_runner
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -95,7 +96,7 @@ class Worker:
         if attention.name == "triton":
             model.use_kernels()
         else:
-            pack_weights(model)
+            pack_weights(model, most_copied_bytes=free_memory(self.device) // 4)
         self.cache_dtype = resolve_cache_dtype(
             self._config.cache_config.cache_dtype, self.dtype, self.device, attention.name
         )
@@ -126,7 +127,11 @@ class Worker:
     )
     def determine_num_gpu_blocks(self) -> int:
         """How many KV blocks there will be. Raises ValueError if not even one longest sequence fits."""
-        self.kv_cache_sizing = size_kv_cache(self._config, self._loader.config, self.cache_dtype, self.device)
+        cache, measured = self._config.cache_config, None
+        if self.device.type == "cuda" and cache.num_gpu_blocks is None and cache.kv_cache_memory_bytes is None:
+            plan = plan_memory(self.runner, self._config.scheduler_config, cache.gpu_memory_utilization)
+            measured = (plan.for_kv_cache, str(plan))
+        self.kv_cache_sizing = size_kv_cache(self._config, self._loader.config, self.cache_dtype, self.device, measured)
         return self.kv_cache_sizing.num_blocks
 
     def initialize_cache(self, num_gpu_blocks: int) -> None:

@@ -8,6 +8,7 @@ import tempfile
 import traceback
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from minivllm.worker.device_step import DeviceStep
 from minivllm.worker.staging import SampledTokens
 from tests.kernels.grids.setup import assert_near, fill_pages
 from tests.models.checkpoints import save_model
+from tests.models.kernel_checks import few_programs
 
 BLOCK_SIZE, KV_HEADS, HEADS, HEAD_DIM = 4, 2, 6, 16
 # (computed before, scheduled now): decodes in front, whole prompts, chunks, and a decode behind.
@@ -111,14 +113,22 @@ PROMPTS = [[5, 9, 31, 2, 77], [5, 9, 31, 2, 8, 1, 4, 7, 11, 3], [1], list(range(
 IN_TURNS = [[5, 9, 31, 2, 77], list(range(20, 33))]
 
 
-def generate(folder: str, prompts: list[list[int]] = PROMPTS, max_num_seqs: int = 4, **settings) -> list[list[int]]:
-    """Greedy tokens of prompts that are chunked, share a prefix, and outgrow the cache, so that some are preempted."""
+GREEDY = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
+
+
+def generate(
+    folder: str,
+    prompts: list[list[int]] = PROMPTS,
+    max_num_seqs: int = 4,
+    params: SamplingParams | list[SamplingParams] = GREEDY,
+    **settings,
+) -> list[list[int]]:
+    """Tokens of prompts that are chunked, share a prefix, and outgrow the cache, so that some are preempted."""
     llm = LLM(
         model=folder, skip_tokenizer_init=True, max_model_len=64, num_gpu_blocks_override=20, block_size=4,
         max_num_batched_tokens=16, max_num_seqs=max_num_seqs, dtype="float32", **settings,
     )  # fmt: skip
-    greedy = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
-    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], greedy, use_tqdm=False)
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
@@ -165,6 +175,29 @@ def check_captured(device: str) -> None:
     assert replayed.count("graph") > 5
     assert replayed.count("device") > 2
     assert set(replayed) == {"graph", "device"}
+
+
+# Each draws in another way; the last two need the host for some or all of their steps.
+DRAWS = [
+    {"temperature": 1.0, "seed": 2**63 + 5, "top_k": 5, "repetition_penalty": 1.7},
+    {"temperature": 1.3, "seed": 3, "top_p": 0.8, "min_p": 0.01, "frequency_penalty": 0.9, "presence_penalty": -0.7},
+    {"temperature": 1.1, "seed": 4, "logit_bias": {7: 3.0}, "repetition_penalty": 1.2, "logprobs": 2, "max_tokens": 2},
+    {"temperature": 1.0, "seed": 5, "min_tokens": 2, "stop_token_ids": [8]},
+]
+
+
+def check_draws(device: str) -> None:
+    """A seed gives the same tokens with and without graphs, planned ahead or not, and so do penalties and rules."""
+    params = [SamplingParams(**{"max_tokens": 3, "ignore_eos": True, **how}) for how in DRAWS]
+    ways: list[dict[str, Any]] = [{"cudagraph_mode": "NONE"}, {"cudagraph_mode": "FULL"}]
+    with tempfile.TemporaryDirectory() as folder:
+        save_model("llama", Path(folder), initializer_range=0.3)
+        got = [
+            generate(folder, PROMPTS[:4], params=params, attention_backend="triton", device=device, **way)
+            for way in ways
+        ]
+    assert got[1] == got[0], f"{got[1]} instead of {got[0]}"
+    assert all(len(tokens) >= 2 for tokens in got[0])
 
 
 def check_window(device: str) -> None:
@@ -220,6 +253,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.manual_seed(0)
+    if options.device == "cpu":
+        few_programs()
     failures: dict[str, str | None] = {}
     for name in options.names:
         try:

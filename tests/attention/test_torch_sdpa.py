@@ -87,6 +87,8 @@ def test_the_selector_says_why() -> None:
     assert backend.name == "torch_sdpa"
     assert reasons == {
         "triton": "left: the model is on a CPU: no GPU here",
+        "flash_attn": "left: FlashAttention needs a GPU, and the model is on a CPU",
+        "flashinfer": "left: FlashInfer needs a GPU, and the model is on a CPU",
         "torch_sdpa": "taken: runs on any device, here cpu, torch.float32, head size 64",
     }
 
@@ -97,5 +99,5 @@ def test_a_forced_backend_is_taken_or_refused_with_the_reason() -> None:
     assert reasons["torch_sdpa"].startswith("taken: it was asked for")
     with pytest.raises(ValueError, match="'triton' cannot run: the model is on a CPU"):
         select_backend(torch.device("cpu"), 64, torch.float32, forced="triton")
-    with pytest.raises(ValueError, match="unknown attention backend 'flash'; known are triton, torch_sdpa"):
+    with pytest.raises(ValueError, match="unknown attention backend 'flash'; known are triton, flash_attn"):
         select_backend(torch.device("cpu"), 64, torch.float32, forced="flash")

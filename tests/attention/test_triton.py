@@ -22,7 +22,7 @@ from minivllm.kernels.triton_guard import HAS_TRITON
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed on this machine")
-CHECKS = ["forward", "unrotated", "selection", "rows", "window", "device_step", "captured"]
+CHECKS = ["forward", "unrotated", "selection", "rows", "window", "device_step", "captured", "draws"]
 
 
 @cache
@@ -71,6 +71,15 @@ def test_a_cpu_without_the_interpreter_has_no_triton_backend(monkeypatch):
         select_backend(torch.device("cpu"), 64, torch.float32, forced="triton")
 
 
+@pytest.mark.parametrize("name", ["flash_attn", "flashinfer"])
+def test_kernels_of_other_projects_are_left_with_a_reason(name):
+    _, reasons = select_backend(torch.device("cpu"), 64, torch.float32)
+    assert reasons[name].startswith("left: Flash")
+    assert reasons[name].endswith("needs a GPU, and the model is on a CPU")
+    with pytest.raises(ValueError, match=f"attention backend '{name}' cannot run: .* leave the choice open"):
+        select_backend(torch.device("cpu"), 64, torch.float32, forced=name)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 def test_on_a_gpu_it_is_taken_and_gives_the_references_tokens():
@@ -82,6 +91,7 @@ def test_on_a_gpu_it_is_taken_and_gives_the_references_tokens():
         "window",
         "device_step",
         "captured",
+        "draws",
         "--device",
         "cuda",
     ]

@@ -13,8 +13,10 @@ import typer
 
 from minivllm.entrypoints.cli.common import ModelOption, check_text, examples, for_screen, note
 from minivllm.entrypoints.cli.engine_options import (
-    AsyncSchedulingOption,
+    AheadOption,
     DtypeOption,
+    EnforceEagerOption,
+    KVCacheDtypeOption,
     LoadFormatOption,
     MultiprocessOption,
     engine_settings,
@@ -51,7 +53,9 @@ def chat(
     load_format: LoadFormatOption = "auto",
     dtype: DtypeOption = "auto",
     multiprocess: MultiprocessOption = False,
-    async_scheduling: AsyncSchedulingOption = False,
+    async_scheduling: AheadOption = None,
+    enforce_eager: EnforceEagerOption = False,
+    kv_cache_dtype: KVCacheDtypeOption = "auto",
 ) -> None:
     """Talk with a model; answers appear as they are generated."""
     from minivllm.engine.arg_utils import DEFAULT_MODEL, EngineArgs
@@ -68,7 +72,9 @@ def chat(
     for text, where in ((message, "the message"), (system, "--system")):
         if text is not None:
             check_text(text, where)
-    settings = engine_settings(load_format, dtype, multiprocess, async_scheduling, max_model_len)
+    settings = engine_settings(
+        load_format, dtype, multiprocess, async_scheduling, max_model_len, enforce_eager, kv_cache_dtype
+    )
     engine = LLMEngine.from_engine_args(EngineArgs.from_kwargs(model=model, **settings))
     session = Session(engine, params, system)
     if message is None:

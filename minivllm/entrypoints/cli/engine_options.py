@@ -18,6 +18,22 @@ MultiprocessOption = Annotated[bool, typer.Option("--mp", help="Give the engine 
 AsyncSchedulingOption = Annotated[
     bool, typer.Option("--async-scheduling", help="Plan a step while the one before it runs.")
 ]
+# A GPU plans ahead by default, so it can be switched off, too.
+AheadOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--async-scheduling/--no-async-scheduling",
+        help="Plan a step while the one before it runs; default: on a GPU.",
+        show_default=False,
+    ),
+]
+EnforceEagerOption = Annotated[
+    bool, typer.Option("--enforce-eager", help="On a GPU: launch every step kernel by kernel, record no graphs.")
+]
+KVCacheDtypeOption = Annotated[
+    Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"],
+    typer.Option("--kv-cache-dtype", help="Number format of the KV cache; auto: the model's. 8 bits need a GPU."),
+]
 
 
 def complete_setting(incomplete: str) -> list[str]:
@@ -60,7 +76,13 @@ def with_set(engine: dict[str, Any], texts: list[str] | None) -> dict[str, Any]:
 
 
 def engine_settings(
-    load_format: str, dtype: str, multiprocess: bool, async_scheduling: bool, max_model_len: int | None
+    load_format: str,
+    dtype: str,
+    multiprocess: bool,
+    async_scheduling: bool | None,
+    max_model_len: int | None,
+    enforce_eager: bool,
+    kv_cache_dtype: str,
 ) -> dict[str, Any]:
     """The options as arguments of an engine."""
     return {
@@ -69,4 +91,6 @@ def engine_settings(
         "multiprocess": multiprocess,
         "async_scheduling": async_scheduling,
         "max_model_len": max_model_len,
+        "enforce_eager": enforce_eager,
+        "kv_cache_dtype": kv_cache_dtype,
     }

@@ -14,8 +14,10 @@ import typer
 
 from minivllm.entrypoints.cli.common import ModelOption, check_text, examples, for_screen, name_option, note
 from minivllm.entrypoints.cli.engine_options import (
-    AsyncSchedulingOption,
+    AheadOption,
     DtypeOption,
+    EnforceEagerOption,
+    KVCacheDtypeOption,
     LoadFormatOption,
     MultiprocessOption,
     engine_settings,
@@ -61,7 +63,9 @@ def generate(
     load_format: LoadFormatOption = "auto",
     dtype: DtypeOption = "auto",
     multiprocess: MultiprocessOption = False,
-    async_scheduling: AsyncSchedulingOption = False,
+    async_scheduling: AheadOption = None,
+    enforce_eager: EnforceEagerOption = False,
+    kv_cache_dtype: KVCacheDtypeOption = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line a prompt.")] = False,
 ) -> None:
     """Generate a completion for each prompt."""
@@ -74,7 +78,9 @@ def generate(
     from minivllm.engine.arg_utils import DEFAULT_MODEL
     from minivllm.entrypoints.llm import LLM
 
-    settings = engine_settings(load_format, dtype, multiprocess, async_scheduling, max_model_len)
+    settings = engine_settings(
+        load_format, dtype, multiprocess, async_scheduling, max_model_len, enforce_eager, kv_cache_dtype
+    )
     llm = LLM(model=model or DEFAULT_MODEL, **settings)
     all_prompts = [prompt for prompt, _ in asked]
     for prompt, where in asked:
