@@ -144,7 +144,9 @@ class Bench:
         """Hold something that a call has done against what is expected."""
         Called(call, got).gives(expected, why)
 
-    def raised(self, error: BaseException, call: str, at: MapPlace | None = None) -> WrongError:
+    def raised(
+        self, error: BaseException, call: str, at: MapPlace | None = None, step: int | None = None
+    ) -> WrongError:
         """What to say when something raised."""
         place = place_in(self.file, error)
         if isinstance(error, NotImplementedError) and place is not None:
@@ -153,6 +155,8 @@ class Bench:
             message = "The engine could not go on with what your part gave it."
         else:
             message = "Your code raised an error."
+        if step is not None:
+            message += f" That was in iteration {step}{'; the map shows the last plan before it.' if at else '.'}"
         return WrongError(message, call=call, got=said(error), place=place, map=at, is_error=True)
 
     def out_of_time(self, error: BaseException, call: str, at: MapPlace | None = None) -> WrongError:
@@ -198,7 +202,7 @@ class Bench:
         except OutOfTimeError as error:
             raise self.out_of_time(error, call, _last_place(path)) from None
         except (Exception, SystemExit) as error:
-            raise self.raised(error, call, _last_place(path)) from None
+            raise self.raised(error, call, _last_place(path), _last_step(path)) from None
         if run.result.truncated:
             waiting = [name for name in run.result.requests if name not in run.result.finals]
             raise WrongError(
@@ -297,6 +301,11 @@ def _last_place(path: Path) -> MapPlace | None:
         return None
     steps = [event.step for event in read_log(path).events if event.kind == "schedule"]
     return MapPlace("plan", steps[-1], str(path)) if steps else None
+
+
+def _last_step(path: Path) -> int | None:
+    """The iteration in which a run broke off."""
+    return max((event.step for event in read_log(path).events), default=0) if path.exists() else None
 
 
 def _place_without_progress(run: Run) -> MapPlace | None:

@@ -34,10 +34,12 @@ class ExerciseView:
     Args:
         console: Where to.
         ascii_only: Use no character beyond ASCII.
+        hints: Say on stderr where to see more.
     """
 
-    def __init__(self, console: Console, *, ascii_only: bool) -> None:
+    def __init__(self, console: Console, *, ascii_only: bool, hints: bool = True) -> None:
         self.console = console
+        self._hints = hints
         self._ascii_only = ascii_only
 
     def task(self, exercise: Exercise, file: Path) -> None:
@@ -90,6 +92,8 @@ class ExerciseView:
         drawn = draw_map(place, self.console, self._ascii_only)
         if drawn:
             note(drawn)
+        if not self._hints:
+            return
         of = f" --request {place.request}" if place.request else ""
         note(f"more: minivllm map {place.kind} --log {place.log} --iteration {place.iteration}{of}")
 
