@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 _BLOCK = re.compile(r"(<!-- contracts:begin -->\n).*?(<!-- contracts:end -->)", re.S)
 
 # Sizes of the drawing: a column, what stands left of and above the dots, a row.
-_CELL, _LEFT, _TOP, _ROW = 21, 250, 118, 26
+_CELL, _LEFT, _TOP, _ROW = 18, 124, 122, 24
 
 
 def contracts() -> list[dict[str, Any]]:

@@ -91,7 +91,10 @@ def render() -> str:
     return "\n".join(parts)
 
 
-_LAYERS = list(dict.fromkeys(row.layer for row in rows()))
+# As a request meets them; what it never meets comes last, in the order of the table.
+_FIRST = ["frontend", "messages", "engine core", "scheduler", "KV cache", "executor", "runner", "attention", "model"]
+_FIRST += ["kernels", "sampling", "trace"]
+_LAYERS = list(dict.fromkeys([*_FIRST, *(row.layer for row in rows())]))
 
 
 def _built(group: Iterable[Row]) -> str:
