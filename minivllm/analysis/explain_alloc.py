@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from minivllm.analysis.answer import CannotKnowError, counted
+from minivllm.analysis.answer import CannotKnowError
 from minivllm.analysis.explain_answer import (
     Ask,
     Explanation,
@@ -18,6 +18,7 @@ from minivllm.analysis.explain_answer import (
     settings,
 )
 from minivllm.analysis.iteration import DEFAULT_MAX_TOKENS
+from minivllm.maps.wording import Words
 from minivllm.trace.reader import Log
 
 _OURS = "minivllm.core.kv_cache_manager:KVCacheManager.allocate_slots"
@@ -90,10 +91,12 @@ def alloc(log: Log, ask: Ask) -> Explanation:
         CannotKnowError: The log does not hold the events of its blocks, or its plans.
     """
     size: int = plans(log)[0].data["block_size"]
-    return _of_run(log, size) if ask.request is None else _of_request(log, ask.request, ask.iteration, size)
+    words = ask.words()
+    return _of_run(log, size, words) if ask.request is None else _of_request(log, ask.request, ask, size, words)
 
 
-def _of_request(log: Log, request: str, iteration: int | None, size: int) -> Explanation:
+def _of_request(log: Log, request: str, ask: Ask, size: int, words: Words) -> Explanation:
+    iteration = ask.iteration
     entries = holdings(log, request)
     if iteration is not None:
         entries = [entry for entry in entries if entry.step <= iteration]
@@ -119,11 +122,10 @@ def _of_request(log: Log, request: str, iteration: int | None, size: int) -> Exp
         "max_tokens": max_tokens,
         "blocks_for_max_tokens": upfront,
     }
-    first = planned[0]
+    first, most = planned[0], {"peak": peak.held, "peak_step": peak.step}
     explanation = Explanation(
         "alloc",
-        f"{request} began with {counted(first.held, 'block')} for {first.tokens} tokens in iteration {first.step}, and "
-        f"held {peak.held} at most (iteration {peak.step}).",
+        words("began", request=request, first=first.held, tokens=first.tokens, step=first.step, **most),
         "blocks = ceil(tokens / block_size)",
         f"blocks = ceil({tokens} / {size}) = {needed}",
         values,
@@ -132,19 +134,20 @@ def _of_request(log: Log, request: str, iteration: int | None, size: int) -> Exp
         _VLLM,
         request=request,
         iteration=iteration,
-        tables=[Table("iterations in which its blocks changed", _COLUMNS, [_row(e) for e in entries if _changed(e)])],
+        tables=[Table(words("changes"), tuple(map(words, _COLUMNS)), [_row(e) for e in entries if _changed(e)])],
         hint=f"map state --iteration {peak.step}",
     )
     explanation.more = [
-        f"Blocks come one by one as tokens come. For its prompt and max_tokens ({prompt} + {max_tokens}) it would have "
-        f"been {upfront} at once; nobody reserves them.",
-        *_lookahead(limits, peak, needed),
-        *_concurrency(log, size)[0],
+        words("one_by_one", prompt=prompt, max_tokens=max_tokens, upfront=upfront),
+        *_lookahead(limits, peak, needed, words),
+        *_concurrency(log, size, words)[0],
     ]
     return explanation
 
 
-_COLUMNS = ("iteration", "from the cache", "new", "given back", "held", "tokens", "free after")
+_COLUMNS = ("iteration", "from_cache", "new", "given_back", "held", "tokens", "free_after")
+
+_RUN_COLUMNS = ("request", "first", "from_cache", "new", "most", "when")
 
 
 def _changed(entry: Holding) -> bool:
@@ -158,36 +161,34 @@ def _row(entry: Holding) -> tuple[str, ...]:
     return str(entry.step), *parts, str(entry.held) if entry.tokens is not None else "–", tokens, free
 
 
-def _lookahead(limits: dict[str, Any], peak: Holding, needed: int) -> list[str]:
+def _lookahead(limits: dict[str, Any], peak: Holding, needed: int, words: Words) -> list[str]:
     drafts = limits.get("num_lookahead_tokens", 0)
     if drafts and peak.held > needed:
-        return [f"{peak.held - needed} more than that are for drafts (num_lookahead_tokens is {drafts})."]
+        return [words("for_drafts", more=peak.held - needed, drafts=drafts)]
     if peak.held != needed:
-        return [f"The log has {peak.held} blocks there: block events and plan contradict each other (minivllm check)."]
+        return [words("alloc_contradiction", held=peak.held)]
     return []
 
 
-def _of_run(log: Log, size: int) -> Explanation:
+def _of_run(log: Log, size: int, words: Words) -> Explanation:
     requests = [e.request for e in log.events if e.kind == "request.arrived" and e.request is not None]
     rows, allocated, shared = [], 0, 0
     for request, entries in all_holdings(log, requests).items():
         planned = [entry for entry in entries if entry.tokens is not None]
         if not planned:
-            rows.append((request, "–", "–", "–", "–", "never scheduled"))
+            rows.append((request, "–", "–", "–", "–", words("never_scheduled")))
             continue
         new, hit = sum(len(e.allocated) for e in entries), sum(len(e.shared) for e in entries)
         allocated, shared = allocated + new, shared + hit
         peak = max(entry.held for entry in planned)
         freed = [entry.step for entry in entries if entry.freed]
-        ended = f"given back in iteration {', '.join(map(str, freed))}" if freed else "still held"
+        steps = words.names(list(map(str, freed)))
+        ended = words("given_back_in", steps=steps) if freed else words("still_held")
         rows.append((request, str(planned[0].held), str(hit), str(new), str(peak), ended))
-    sentences, numbers = _concurrency(log, size)
-    text = (
-        f"{counted(allocated, 'block')} were taken from the free queue and {shared} from the prefix cache, one by one"
-    )
+    sentences, numbers = _concurrency(log, size, words)
     return Explanation(
         "alloc",
-        f"{text} as tokens came. {sentences[0]}",
+        words("taken", count=allocated, shared=shared, more=sentences[0]),
         "full requests = (num_gpu_blocks - 1) / ceil(max_model_len / block_size)",
         f"full requests = ({numbers['num_gpu_blocks']} - 1) / ceil({numbers['max_model_len']} / {size}) = "
         f"{numbers['full_requests']:.2f}",
@@ -195,13 +196,13 @@ def _of_run(log: Log, size: int) -> Explanation:
         numbers["full_requests"],
         _OURS,
         "vllm/v1/core/kv_cache_utils.py::get_kv_cache_capacity",
-        tables=[Table("requests", ("request", "first", "from the cache", "new", "most", "when"), rows)],
+        tables=[Table(words("requests"), tuple(map(words, _RUN_COLUMNS)), rows)],
         more=sentences[1:],
         hint=f"explain alloc --request {requests[0]}" if requests else "",
     )
 
 
-def _concurrency(log: Log, size: int) -> tuple[list[str], dict[str, Any]]:
+def _concurrency(log: Log, size: int, words: Words) -> tuple[list[str], dict[str, Any]]:
     """Sentences and numbers: how many requests of the greatest length fit, and how many ran."""
     blocks, longest = (
         settings(log, "cache_config")["num_gpu_blocks"],
@@ -213,9 +214,8 @@ def _concurrency(log: Log, size: int) -> tuple[list[str], dict[str, Any]]:
     fit = (blocks - 1) / each  # block 0 is nobody's
     ran = max(len(event.data["scheduled"]) for event in plans(log))
     sentences = [
-        f"{blocks - 1} usable blocks hold {fit:.2f} requests of max_model_len ({longest} tokens, {each} blocks each).",
-        f"{ran} ran in one iteration at most: requests that are shorter, or still growing, need fewer blocks, so more "
-        "may run than the number at start-up says. If the pool runs out, somebody is preempted.",
+        words("usable", usable=blocks - 1, fit=f"{fit:.2f}", longest=longest, each=each),
+        words("more_may_run", ran=ran),
     ]
     numbers = {
         "num_gpu_blocks": blocks,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minivllm.analysis.answer import CannotKnowError
+from minivllm.analysis.words_explain import EXPLAIN_WORDS
+from minivllm.maps.wording import Words
 from minivllm.trace.events import Event
 from minivllm.trace.reader import Log
 
@@ -20,6 +22,7 @@ class Ask:
         pos: Which position of its sequence.
         iteration: When; None leaves it to the topic.
         bytes_per_s, flops_per_s: What the machine can do at best, if it is known.
+        lang: Language of the answer: "en" or "zh".
     """
 
     request: str | None = None
@@ -27,15 +30,21 @@ class Ask:
     iteration: int | None = None
     bytes_per_s: float | None = None
     flops_per_s: float | None = None
+    lang: str = "en"
+
+    def words(self) -> Words:
+        """The sentences of its language."""
+        return Words(self.lang, EXPLAIN_WORDS)
 
 
 @dataclass(slots=True)
 class Table:
-    """Rows of an explanation. The first column is text, numbers stand at the right of the others."""
+    """Rows of an explanation. Numbers stand at the right, but for the columns whose places are in `at_left`."""
 
     title: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
+    at_left: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from minivllm.analysis.answer import CannotKnowError, counted
+from minivllm.analysis.answer import CannotKnowError
 from minivllm.analysis.explain_alloc import holdings
 from minivllm.analysis.explain_answer import Ask, Explanation, Table, arrival, plans
 from minivllm.maps.latency import latency
 from minivllm.maps.stages import WHOLE_STEP, requests_of
+from minivllm.maps.wording import Words
 from minivllm.trace.events import Event
 from minivllm.trace.reader import Log
 
 _OURS = "minivllm.analysis.explain_ledger:ledger"
 _VLLM = "vllm/v1/metrics/stats.py::FinishedRequestStats"
 _NS_A_MS = 1e6
+_LIFE = ("life", "queue", "prefill", "decode")
 _BOUNDARIES = {1: "frontend - engine core", 2: "engine core - worker", 3: "worker - device"}
 
 
@@ -27,6 +29,7 @@ def ledger(log: Log, ask: Ask) -> Explanation:
         CannotKnowError: The log does not hold its arrival, its plans or its blocks.
         ValueError: It was never scheduled.
     """
+    words = ask.words()
     request = ask.request or requests_of(log)[0]
     mine = [e for e in plans(log) if any(who == request for who, _ in e.data["scheduled"])]
     arrived = arrival(log, request)
@@ -44,8 +47,7 @@ def ledger(log: Log, ask: Ask) -> Explanation:
     }
     explanation = Explanation(
         "ledger",
-        f"{request} lived for {counted(time['life_iterations'], 'iteration')}: {time['queue_iterations']} in the "
-        f"queue, {time['prefill_iterations']} until its first token, {time['decode_iterations']} after it.",
+        words("lived", request=request, **{part: time[f"{part}_iterations"] for part in _LIFE}),
         "life = queue + prefill + decode, in iterations",
         f"{time['life_iterations']} = {time['queue_iterations']} + {time['prefill_iterations']} + "
         f"{time['decode_iterations']}",
@@ -54,19 +56,21 @@ def ledger(log: Log, ask: Ask) -> Explanation:
         _OURS,
         _VLLM,
         request=request,
-        tables=[Table(name, ("account", "amount"), list(_rows(part))) for name, part in accounts.items() if part],
+        tables=[
+            Table(words(f"title_{name}"), (words("account"), words("amount")), list(_rows(part, words)), at_left=(1,))
+            for name, part in accounts.items()
+            if part
+        ],
         hint=f"map timeline --request {request}",
     )
     if time["e2e_ms"] is None:
-        explanation.more.append("The log has no clocks: time is counted in iterations.")
+        explanation.more.append(words("ledger_no_clocks"))
     if accounts["communication"] is None:
-        explanation.more.append("What it cost in messages is not known: the log holds none (message).")
+        explanation.more.append(words("ledger_no_messages"))
     if accounts["cpu"] is None:
-        explanation.more.append("What it cost the processor is not known: the log holds no phases (span).")
+        explanation.more.append(words("ledger_no_phases"))
     else:
-        explanation.more.append(
-            "Of a phase it bears its share: of forward by its tokens, else one part of all requests."
-        )
+        explanation.more.append(words("bears_its_share"))
     return explanation
 
 
@@ -208,19 +212,20 @@ def _ended(log: Log, request: str) -> str | None:
     return None
 
 
-def _rows(account: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+def _rows(account: dict[str, Any], words: Words) -> Iterator[tuple[str, ...]]:
     """What the screen has of an account: no lists, and no numbers that are not known."""
     for key, value in account.items():
         if key == "over_time":
             continue
         if isinstance(value, dict) and "between" in value:
-            yield value["between"], f"{counted(value['messages'], 'message')}, {value['bytes']} bytes"
+            yield words(f"row_{key}"), words("messages", count=value["messages"], bytes=value["bytes"])
         elif isinstance(value, dict):
             yield from ((part, f"{ms:.3f} ms") for part, ms in value.items())
         elif key == "freed":
-            yield "given back", ", ".join(f"{count} in iteration {step}" for step, count in value) or "not yet"
+            told = words.names([words("back_in", count=count, step=step) for step, count in value])
+            yield words("given_back"), told or words("not_yet")
         elif value is not None:
-            yield key.removesuffix("_ms").replace("_", " "), _shown(key, value)
+            yield words(f"row_{key}"), _shown(key, value)
 
 
 def _shown(key: str, value: Any) -> str:

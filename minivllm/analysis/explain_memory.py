@@ -17,6 +17,7 @@ def memory(log: Log, ask: Ask) -> Explanation:
     Raises:
         CannotKnowError: The header does not hold the model's shape or the size of the cache.
     """
+    words = ask.words()
     shape, cache = shape_of(log), log.header.kv_cache
     if not cache:
         raise CannotKnowError("the log cannot say: its header does not hold the size of the KV cache (kv_cache)")
@@ -37,34 +38,37 @@ def memory(log: Log, ask: Ask) -> Explanation:
         "kv_bytes": per_block * blocks,
         "weight_bytes": shape["weight_bytes"],
     }
+    factors = {"layers": layers, "heads": heads, "head_dim": head_dim, "number": number}
+    whole = size_text(per_block * blocks)
     rows = [
-        ("one token", size_text(per_token), f"2 x {layers} x {heads} x {head_dim} x {number} bytes"),
-        ("one block", size_text(per_block), f"{size} tokens"),
-        ("KV cache", size_text(per_block * blocks), f"{blocks} blocks, one of them the null block"),
-        ("one request of max_model_len", size_text(per_block * full), f"{longest} tokens, {full} blocks"),
-        ("weights", size_text(shape["weight_bytes"]), shape["dtype"]),
+        (words("one_token"), size_text(per_token), words("factors", **factors)),
+        (words("one_block"), size_text(per_block), words("so_many_tokens", count=size)),
+        (words("kv_cache"), whole, words("with_null_block", count=blocks)),
+        (
+            words("one_long_request"),
+            size_text(per_block * full),
+            words("tokens_and_blocks", tokens=longest, blocks=full),
+        ),
+        (words("weights"), size_text(shape["weight_bytes"]), shape["dtype"]),
     ]
+    fits = {"blocks": blocks, "reason": cache["reason"], "all": whole, "tokens": (blocks - 1) * size}
     explanation = Explanation(
         "memory",
-        f"A KV block takes {size_text(per_block)}, and there are {blocks} ({cache['reason']}): "
-        f"{size_text(per_block * blocks)} with room for {(blocks - 1) * size} tokens.",
+        words("memory", block=size_text(per_block), **fits),
         "bytes per block = 2 * layers * KV heads * head size * block size * bytes per number",
         f"bytes per block = 2 * {layers} * {heads} * {head_dim} * {size} * {number} = {per_block}",
         values,
         per_block,
         _OURS,
         _VLLM,
-        tables=[Table("memory", ("what", "bytes", "how"), rows)],
+        tables=[Table(words("memory_title"), tuple(map(words, ("what", "bytes", "how"))), rows, at_left=(2,))],
         hint="explain weights",
     )
     explanation.more = [
-        "2 is for keys and values. Query heads cost nothing here: several of them share one KV head "
-        f"({shape['num_attention_heads']} on {heads}).",
-        "Block 0 is the null block: block tables are padded with it, and it is never anybody's.",
+        words("two_is_for", queries=shape["num_attention_heads"], heads=heads),
+        words("null_block"),
     ]
     if per_block != cache["bytes_per_block"] or per_block * blocks != cache["memory_bytes"]:
-        explanation.more.append(
-            f"The worker reported {cache['bytes_per_block']} bytes a block and {cache['memory_bytes']} for all: shape "
-            "and report contradict each other."
-        )
+        reported = {"block": cache["bytes_per_block"], "all": cache["memory_bytes"]}
+        explanation.more.append(words("memory_contradiction", **reported))
     return explanation

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from minivllm.analysis.answer import CannotKnowError, counted
 from minivllm.analysis.explain_answer import Ask, Explanation, plans
-from minivllm.analysis.moments import few
+from minivllm.maps.wording import Words
 from minivllm.trace.events import Event
 from minivllm.trace.reader import Log
 
@@ -32,6 +32,7 @@ def slot(log: Log, ask: Ask) -> Explanation:
         CannotKnowError: The log does not hold the plan or the block table.
         ValueError: The request has no such position.
     """
+    words = ask.words()
     request = ask.request or _somebody(log)
     parts = _parts(log, request)
     until = ask.iteration if ask.iteration is not None else max(part.step for part in parts)
@@ -40,7 +41,7 @@ def slot(log: Log, ask: Ask) -> Explanation:
     cached = [part for part in parts if part.admitted and pos < part.first and part.step <= until]
     before = [part for part in written if part.step <= until]
     if not before and not cached:
-        return _not_yet(log, request, pos, until, parts)
+        return _not_yet(log, request, pos, until, parts, words)
     part = max([*before, *cached], key=lambda part: part.step)
     size = next(e.data["block_size"] for e in plans(log) if e.step == part.step)
     table = _block_table(log, request, part.step)
@@ -52,12 +53,13 @@ def slot(log: Log, ask: Ask) -> Explanation:
         )
     block = table[index]
     result = block * size + offset
-    how = f"was written in iteration {part.step}"
+    how = words("was_written", step=part.step)
     if part not in before:
-        how = f"was in the prefix cache: {request} took over its block in iteration {part.step} and computed nothing"
+        how = words("was_cached", request=request, step=part.step)
+    where = {"request": request, "block": block}
     explanation = Explanation(
         "slot",
-        f"Position {pos} of {request} is in slot {result}: offset {offset} of block #{block}. It {how}.",
+        words("slot", pos=pos, slot=result, offset=offset, **where, how=how),
         _FORMULA,
         f"slot = block_table[{pos} // {size}] * {size} + {pos} % {size} = {block} * {size} + {offset} = {result}",
         {"pos": pos, "block_size": size, "block_index": index, "block": block, "offset": offset, "written": part.step},
@@ -69,12 +71,10 @@ def slot(log: Log, ask: Ask) -> Explanation:
         hint=f"map state --iteration {part.step}",
     )
     explanation.more = [
-        f"Positions {index * size} to {(index + 1) * size - 1} of {request} are block #{block}. Two positions of one "
-        "request differ in the block or in the offset, so their slots differ.",
-        "A block that is written to has one owner. It is shared only when it is full, by requests whose tokens up to "
-        "its end are the same, and nobody writes to it any more.",
+        words("positions_of_block", first=index * size, last=(index + 1) * size - 1, **where),
+        words("one_owner"),
     ]
-    _compare_with_worker(log, explanation, part)
+    _compare_with_worker(log, explanation, part, words)
     return explanation
 
 
@@ -101,7 +101,7 @@ def _last_position(parts: list[_Part], until: int) -> int:
     return max((part for part in parts if part.step <= until), key=lambda p: p.step, default=parts[0]).end - 1
 
 
-def _not_yet(log: Log, request: str, pos: int, until: int, parts: list[_Part]) -> Explanation:
+def _not_yet(log: Log, request: str, pos: int, until: int, parts: list[_Part], words: Words) -> Explanation:
     """The answer about a position that is computed later, or never."""
     later = [part for part in parts if part.first <= pos < part.end]
     end = max(part.end for part in parts)
@@ -109,10 +109,11 @@ def _not_yet(log: Log, request: str, pos: int, until: int, parts: list[_Part]) -
         raise ValueError(f"{request} has no position {pos}: it computed 0 to {end - 1}; the nearest is {end - 1}")
     done = max((part.end for part in parts if part.step <= until), default=0)
     size = plans(log)[0].data["block_size"]
-    text = f"Position {pos} of {request} has no slot yet in iteration {until}: {done} tokens are computed by then. "
-    text += f"It is computed in {few([part.step for part in later])}." if later else ""
-    if not later:
-        text = f"Position {pos} of {request} never gets a slot: it is its last token, and nothing comes after that."
+    text = words("never_a_slot", pos=pos, request=request)
+    if later:
+        steps = words.names([str(part.step) for part in later[:6]])
+        when = words("computed_later" if len(later) == 1 else "computed_often", steps=steps)
+        text = words("no_slot_yet", pos=pos, request=request, until=until, done=done, later=when)
     return Explanation(
         "slot",
         text,
@@ -152,25 +153,21 @@ def _batch(log: Log, step: int) -> Event | None:
     return next((e for e in log.events if e.kind == "prepare_inputs" and e.step == step), None)
 
 
-def _compare_with_worker(log: Log, explanation: Explanation, part: _Part) -> None:
+def _compare_with_worker(log: Log, explanation: Explanation, part: _Part, words: Words) -> None:
     """Add what the worker's own slot_mapping of that step says."""
     event = _batch(log, part.step)
     if event is None:
-        explanation.more.append("The log holds no batch of that iteration (prepare_inputs) to compare with.")
+        explanation.more.append(words("no_batch"))
         return
     slots, place = event.data["slot_mapping"], explanation.values["pos"] - part.first
     taken = [s for s in slots if s >= 0]
     explanation.values |= {"slots_written": len(taken), "different_slots": len(set(taken))}
-    explanation.more.append(
-        f"In iteration {part.step}, {counted(len(taken), 'token')} went to "
-        + (f"{len(set(taken))} different slots." if len(taken) > 1 else "one slot.")
-    )
+    key = "to_slots" if len(taken) > 1 else "to_one_slot"
+    explanation.more.append(words(key, step=part.step, count=len(taken), slots=len(set(taken))))
     if place < 0 or explanation.request not in event.data["order"]:
         return
     start = event.data["query_start_loc"][event.data["order"].index(explanation.request)]
     logged = slots[start + place]
     explanation.values["logged"] = logged
     if logged != explanation.result:
-        explanation.more.append(
-            f"The worker's slot_mapping says {logged}: table and mapping contradict each other (minivllm check)."
-        )
+        explanation.more.append(words("contradiction", logged=logged))

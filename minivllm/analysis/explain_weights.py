@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from minivllm.analysis.answer import CannotKnowError, counted
+from minivllm.analysis.answer import CannotKnowError
 from minivllm.analysis.explain_answer import Ask, Explanation, Table, shape_of, share_text, size_text, summed
+from minivllm.maps.wording import Words
 from minivllm.trace.reader import Log
 
 _OURS = "minivllm.models.loader:ModelLoader.load"
 _VLLM = "vllm/model_executor/models/llama.py::LlamaForCausalLM.load_weights"
 _PARTS = (("embedding", "embed_tokens"), ("attention", "self_attn"), ("MLP", "mlp"), ("head", "lm_head"))
+
+_COLUMNS = ("in_checkpoint", "stored", "our_parameter", "layers", "bytes")
 
 
 def weights(log: Log, ask: Ask) -> Explanation:
@@ -19,6 +22,7 @@ def weights(log: Log, ask: Ask) -> Explanation:
     Raises:
         CannotKnowError: The header does not hold the model's shape, or no tensors.
     """
+    words = ask.words()
     shape = shape_of(log)
     if not shape.get("tensors"):
         raise CannotKnowError("the log cannot say: its header does not hold where tensors went (model_shape.tensors)")
@@ -31,10 +35,10 @@ def weights(log: Log, ask: Ask) -> Explanation:
         rows.append((name, stored or "random", _place(tensors, ours, first, count), _times(times), size_text(bytes_)))
     total = sum(parts.values())
     fused = sorted({row[2] for row in tensors if sum(other[2] == row[2] for other in tensors) > 1})
+    became = {"size": size_text(total), "dtype": shape["dtype"]}
     explanation = Explanation(
         "weights",
-        f"{counted(sum(row[6] for row in tensors), 'tensor')} of {log.header.model} became {size_text(total)} of "
-        f"parameters in {shape['dtype']}.",
+        words("became", count=sum(row[6] for row in tensors), model=log.header.model, **became),
         "bytes = sum(rows * columns * layers * bytes per number)",
         f"bytes = ({summed([v // number for v in parts.values()])}) * {number} = {total}",
         {
@@ -48,16 +52,14 @@ def weights(log: Log, ask: Ask) -> Explanation:
         _OURS,
         _VLLM,
         tables=[
-            Table("tensors", ("in the checkpoint", "stored", "our parameter", "layers", "bytes"), rows),
-            Table("bytes by part", ("part", "bytes", "share"), _shares(parts, total)),
+            Table(words("tensors"), tuple(map(words, _COLUMNS)), rows),
+            Table(words("bytes_by_part"), tuple(map(words, ("part", "bytes", "share"))), _shares(parts, total)),
         ],
         hint="explain memory",
     )
-    explanation.more = [*_fused(fused, tensors), _tied(shape)]
+    explanation.more = [*_fused(fused, tensors, words), words("tied" if shape["tie_word_embeddings"] else "own_head")]
     if total != shape["weight_bytes"]:
-        explanation.more.append(
-            f"The loader counted {shape['weight_bytes']} bytes: header and rows contradict each other."
-        )
+        explanation.more.append(words("weights_contradiction", count=shape["weight_bytes"]))
     return explanation
 
 
@@ -78,18 +80,9 @@ def _shares(parts: dict[str, int], total: int) -> list[tuple[str, ...]]:
     return [(name, size_text(bytes_), share_text(bytes_ / total)) for name, bytes_ in parts.items()]
 
 
-def _fused(fused: list[str], tensors: list[list[Any]]) -> list[str]:
+def _fused(fused: list[str], tensors: list[list[Any]], words: Words) -> list[str]:
     sentences = []
     for ours in fused:
         names = list(dict.fromkeys(row[0].rsplit(".", 2)[-2] for row in tensors if row[2] == ours))
-        sentences.append(
-            f"{ours} is {', '.join(names)} one below the other: one large product is faster than {len(names)} small "
-            "ones."
-        )
+        sentences.append(words("fused", ours=ours, names=words.names(names), count=len(names)))
     return sentences
-
-
-def _tied(shape: dict[str, Any]) -> str:
-    if shape["tie_word_embeddings"]:
-        return "The head is tied: logits are computed with the embedding's own rows, and lm_head.weight takes nothing."
-    return "The head has rows of its own (lm_head.weight)."

@@ -15,7 +15,8 @@ Fenced blocks, by the word behind the fence:
 
 Every other block is text. A heading of the second level begins a page.
 
-`lesson.zh.md` beside it is the same lesson in Chinese: the same blocks, with other words around them.
+`lesson.zh.md` beside it is the same lesson in Chinese: the same blocks, with other words around them. Where the output
+to cut is Chinese, too, `to: WORDS | OTHER WORDS` has the words to look for.
 """
 
 from __future__ import annotations

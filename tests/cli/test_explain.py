@@ -28,7 +28,7 @@ QUESTIONS = [
     (
         "10: what does the hit rate count?",
         "explain hit-rate -s kv-pressure",
-        ("tokens found / tokens looked up", "Only whole blocks are cached", "came from preempted requests"),
+        ("tokens found / tokens looked up", "Only whole blocks are cached", "of preempted requests that came back"),
     ),
     (
         "18: how is slot_mapping computed, and can slots collide?",

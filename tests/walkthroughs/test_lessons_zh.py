@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from minivllm.entrypoints.cli.lesson_view import question_id
+from minivllm.entrypoints.cli.lesson_view import output_of, question_id
 from minivllm.learning.facts import facts_of
 from minivllm.learning.fill import filler_of
 from minivllm.learning.lesson import FOLDER, Block, Lesson, lesson_heads, read_lesson
@@ -30,7 +30,7 @@ def executable(block: Block) -> str:
     if block.kind == "text":
         return ""
     if block.kind != "ask":
-        return block.body
+        return re.sub(r" \| .*", "", block.body) if block.kind == "run" else block.body
     # A line that begins with none of its words goes on with the line before.
     lines: list[str] = []
     for line in block.body.splitlines():
@@ -102,3 +102,15 @@ def test_the_run_fills_it_and_answers_its_questions_as_in_english(name: str) -> 
         assert (theirs.letter, theirs.id) == (ours.letter, ours.id)
         assert theirs.letter or theirs.answer == ours.answer
         assert theirs.is_right(theirs.answer)
+
+
+@pytest.mark.parametrize("name", TRANSLATED)
+def test_words_to_cut_at_are_in_the_output_in_chinese(name: str) -> None:
+    _, chinese = both(name)
+    filler = filler_of(chinese, facts_of(chinese.scenario))
+    for block in chinese.blocks("run"):
+        command, *cuts = block.body.splitlines()
+        _, lines = output_of(Block("run", command, block.line), filler, 100, lang="zh")
+        for cut in cuts:
+            english, _, own = cut.partition(": ")[2].partition(" | ")
+            assert any((own or english) in line for line in lines[1:]), (command, cut)

@@ -10,11 +10,13 @@ import typer
 from minivllm.entrypoints.cli.common import (
     AsciiOption,
     JsonOption,
+    LangOption,
     LogOption,
     ScenarioOption,
     WidthOption,
     choose_log,
     examples,
+    language,
     note,
     print_json,
     stdout_console,
@@ -24,6 +26,7 @@ from minivllm.entrypoints.cli.map_ import FreshOption, fresh_log
 
 _TOPICS = ("slot", "budget", "alloc", "hit-rate", "memory", "graph", "weights", "roofline", "ledger")
 _WHOLE_RUN = ("memory", "weights")
+_ENGLISH_ONLY = ("graph", "roofline")
 
 
 def complete_topic(incomplete: str) -> list[str]:
@@ -68,6 +71,7 @@ def explain(
     as_json: JsonOption = False,
     width: WidthOption = None,
     ascii_only: AsciiOption = False,
+    lang_: LangOption = None,
 ) -> None:
     """Show how a number of a run came about: the formula, this run's numbers in it, and its place in the source.
 
@@ -78,6 +82,10 @@ def explain(
     """
     _check_topic(topic)
     _check_options(topic, pos, bandwidth, tflops, measure)
+    lang = language(lang_, ascii_only=ascii_only)
+    if topic in _ENGLISH_ONLY and lang != "en":
+        note(f"explain {topic} is told in English only")
+        lang = "en"
     from minivllm.analysis.explain import explain as answer
     from minivllm.analysis.explain_answer import Ask
     from minivllm.entrypoints.cli.choosing import check_request, choose_iterations
@@ -94,14 +102,14 @@ def explain(
         None if bandwidth is None else bandwidth * 1e9,
         None if tflops is None else tflops * 1e12,
     )
-    explanation = answer(chosen, topic, Ask(request, pos, iteration, bytes_per_s, flops_per_s))
+    explanation = answer(chosen, topic, Ask(request, pos, iteration, bytes_per_s, flops_per_s, lang))
     if as_json:
         print_json("explain", {"log": str(chosen.path), **explanation.as_dict()})
         return
     from minivllm.entrypoints.cli.explain_view import draw_explanation
 
     source = f"-s {scenario}" if scenario is not None and not fresh else f"--log {chosen.path}"
-    draw_explanation(explanation, chosen, source, stdout_console(width), ascii_only=ascii_only)
+    draw_explanation(explanation, chosen, source, stdout_console(width), ascii_only=ascii_only, lang=lang)
 
 
 def _check_topic(topic: str) -> None:

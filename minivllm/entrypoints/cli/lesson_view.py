@@ -249,7 +249,8 @@ def output_of(
         raise LessonError(f"{command} prints nothing: {complaints.getvalue().strip()}")
     for cut in cuts:
         side, _, words = cut.partition(": ")
-        lines = _cut(lines, side, words)
+        english, _, own = words.partition(" | ")
+        lines = _cut(lines, side, own or english)
     return command, lines
 
 
