@@ -56,6 +56,7 @@ def doctor(as_json: JsonOption = False) -> None:
         _dependencies(),
         _gpu(),
         _triton(),
+        _steps(),
         _cpu_products(),
         _cpu_operations(),
         _package("gguf", ".gguf models"),
@@ -141,6 +142,24 @@ def _triton() -> Finding:
     if sys.platform != "linux":
         return Finding("triton", "missing", "there is none for this system; PyTorch's own operations are used")
     return _package("triton", "kernels; PyTorch's own operations are used")
+
+
+def _steps() -> Finding:
+    """How a step would run here by default."""
+    if _version("torch") is None:
+        return Finding("steps", "missing", "cannot be looked at without torch")
+    import torch
+
+    from minivllm.attention.backend import select_backend
+    from minivllm.config import ModelConfig, VllmConfig
+    from minivllm.worker.runner_choice import why_no_graphs
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    attention, _ = select_backend(device, 128, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    obstacle = why_no_graphs(VllmConfig(model_config=ModelConfig(model="any")), attention.name, device)
+    if obstacle is None:
+        return Finding("steps", "ok", f"decodes as CUDA graphs, planned ahead; attention by {attention.name}")
+    return Finding("steps", "ok", f"launched one operation after the other: {obstacle}; attention by {attention.name}")
 
 
 def _cpu_products() -> Finding:
