@@ -19,7 +19,8 @@ WHOLE_STEP = "step"
 SYNC = "sync"
 
 # Who decides, and who moves numbers. A stage that is not named here belongs to the control plane.
-_DATA_STAGES = frozenset({"update_states", "prepare_inputs", "forward", "logits", "replay", "sample", SYNC, "bookkeeping"})
+_MODEL_STAGES = frozenset({"forward", "logits", "replay", "sample"})
+_DATA_STAGES = _MODEL_STAGES | {"update_states", "prepare_inputs", SYNC, "bookkeeping"}
 
 # The event that a stage leaves in every log, if it leaves one.
 _STAGE_OF_KIND = {
