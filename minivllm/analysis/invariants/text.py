@@ -31,7 +31,8 @@ def pieces(it: Iteration) -> Iterator[str]:
         is_all_told = data.get("sent_tokens") is None
         if is_all_told and data["held"] and _BROKEN_CHARACTER not in data["held"] and data["finish_reason"] is None:
             yield f"{request} has every token id, and {data['held']!r} of their text is held back"
-        if ids != update["emitted"].get(request, []):
+        is_farewell = data["finish_reason"] == "abort" and not ids  # beside the output of this step, if there is one
+        if ids != update["emitted"].get(request, []) and not is_farewell:
             yield f"{request} was told tokens {update['emitted'].get(request, [])}, its text is of {ids}"
         if _BROKEN_CHARACTER not in held and data["finish_reason"] is None:
             now = data["delta"] + data["held"]
@@ -84,6 +85,9 @@ def stop_strings(it: Iteration) -> Iterator[str]:
         if stops and not params.get("include_stop_str_in_output"):
             found = [stop for stop in stops if text.find(stop, max(0, start - len(stop) + 1)) >= 0]
             yield from (f"{request} was sent the stop string {stop!r}" for stop in found)
+        tokens, min_tokens = it.run.unstoppable[request][0], params.get("min_tokens", 0)
+        if data["stop_reason"] in stops and tokens <= min_tokens:
+            yield f"{request} ended at {data['stop_reason']!r} with {tokens} tokens, min_tokens is {min_tokens}"
         if data["stop_reason"] is not None and data["stop_reason"] not in (*stops, *params.get("stop_token_ids", ())):
             yield f"{request} ended at {data['stop_reason']!r}, which is none of its stops"
 

@@ -1,0 +1,1 @@
+"""A stop string ends an answer before min_tokens are there (vLLM #21987)."""

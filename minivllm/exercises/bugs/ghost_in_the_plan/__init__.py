@@ -1,0 +1,1 @@
+"""A victim stays in the plan of the step that preempts it (vLLM #23347)."""

@@ -1,0 +1,25 @@
+"""A rule: who does not have all of the text does not have all of the ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from minivllm.analysis.iteration import Iteration
+
+
+def check(it: Iteration, memory: dict[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each thing in an iteration that must not be.
+
+    Args:
+        it: The iteration. `it.all("kv.shared", ...)` gives its events of some kinds, in order; an event has `kind`,
+            `request`, `block` and `data`. `it.before` and `it.after` are the state around it. docs/log.md says what
+            each kind of event has.
+        memory: Yours to fill: empty at the start of a run, and the same dict in each of its iterations.
+    """
+    for event in it.all("output.text"):
+        data, held = event.data, event.data["held"]
+        if data["finish_reason"] is not None or not held or "\ufffd" in held:
+            continue
+        if data.get("sent_tokens") is None:
+            yield f"{event.request} has all ids, and {held!r} of their text is held back"

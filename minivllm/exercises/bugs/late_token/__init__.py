@@ -1,0 +1,1 @@
+"""A token is committed after its request was aborted (SGLang #34149)."""

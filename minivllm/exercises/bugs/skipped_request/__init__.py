@@ -1,0 +1,1 @@
+"""A request that can run is passed over in silence (vLLM #49097)."""

@@ -1,0 +1,30 @@
+"""A rule: a block can be hit only while it is published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from minivllm.analysis.iteration import Iteration
+
+
+def check(it: Iteration, memory: dict[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each thing in an iteration that must not be.
+
+    Args:
+        it: The iteration. `it.all("kv.shared", ...)` gives its events of some kinds, in order; an event has `kind`,
+            `request`, `block` and `data`. `it.before` and `it.after` are the state around it. docs/log.md says what
+            each kind of event has.
+        memory: Yours to fill: empty at the start of a run, and the same dict in each of its iterations.
+    """
+    hittable = set(it.before.pool.hashes)
+    for event in it.all("kv.stored", "kv.evicted", "kv.shared", "kv.reset"):
+        if event.kind == "kv.stored":
+            hittable.update(event.data["blocks"])
+        elif event.kind == "kv.evicted":
+            hittable.discard(event.block)
+        elif event.kind == "kv.reset":
+            hittable.clear()
+        else:
+            stale = [block for block in event.data["blocks"] if block not in hittable]
+            yield from (f"{event.request} hit block {block}, which is not published" for block in stale)
