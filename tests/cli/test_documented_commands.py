@@ -35,6 +35,8 @@ NOT_RUN = {
     "pip install": "installs; .ci/run and tests/packaging do",
     "pip download": "downloads vLLM",
     "pytest": "this is it",
+    "MINIVLLM_SITE=": "tests/docs",
+    "python docs/build_site.py": "tests/docs/conftest.py builds the site",
     "python -m tests.differential": "tests/differential does a short one; a long one takes minutes",
     "TRITON_INTERPRET=1 python -m tests.kernels": "tests/kernels runs every grid",
     "TRITON_INTERPRET=1 python -c": "tests/attention/test_triton.py runs the engine in the interpreter",
