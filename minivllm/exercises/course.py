@@ -6,7 +6,7 @@ A folder of an exercise, in `parts/` (to build) or `bugs/`, by its kind:
     task.md          what is to be done
     starter.py       what the learner gets; solution.py has the same interface
     checks.py        tests with the fixture `bench` (see `bench.py`); each is one task, its docstring says which
-    hints.md         three hints under headings: a nudge, where to look, almost the answer
+    hints.md         three hints under headings: a nudge, where to look, almost the answer; hints.zh.md in Chinese
     explanation.md   shown after passing
     fault.py         only of a bug: what is planted into the engine
     seam.py          only where needed: `seam(part)` gives what takes the place of which symbol
@@ -136,7 +136,13 @@ class Exercise:
     @cached_property
     def hints(self) -> list[str]:
         """Three hints, as Markdown, the faintest first."""
-        return [part.strip() for part in re.split(r"^## .*$", self._text("hints.md"), flags=re.M)[1:]]
+        return self.hints_in("en")
+
+    def hints_in(self, lang: str) -> list[str]:
+        """The hints in a language; in English where there are none in it."""
+        own = f"hints.{lang}.md"
+        text = self._text(own if (self.path / own).exists() else "hints.md")
+        return [part.strip() for part in re.split(r"^## .*$", text, flags=re.M)[1:]]
 
     @cached_property
     def tasks(self) -> list[Task]:

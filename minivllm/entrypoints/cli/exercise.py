@@ -12,8 +12,10 @@ import typer
 from minivllm.entrypoints.cli.common import (
     AsciiOption,
     JsonOption,
+    LangOption,
     WidthOption,
     examples,
+    language,
     note,
     print_json,
     stdout_console,
@@ -229,6 +231,7 @@ def hint(
     ] = None,
     width: WidthOption = None,
     ascii_only: AsciiOption = False,
+    lang: LangOption = None,
 ) -> None:
     """Show a hint: a nudge, then where to look, then almost the answer. Each call shows the next."""
     from minivllm.exercises.progress import load_exercise_progress
@@ -236,15 +239,16 @@ def hint(
     progress = load_exercise_progress()
     exercise = current_exercise(name, progress)
     shown = level or min(progress.hints.get(exercise.name, 0) + 1, len(exercise.hints))
-    show_hint(exercise, shown, _view(width, ascii_only))
+    show_hint(exercise, shown, _view(width, ascii_only), language(lang, ascii_only=ascii_only))
     progress.hints[exercise.name] = max(shown, progress.hints.get(exercise.name, 0))
     keep(progress)
 
 
-def show_hint(exercise: Exercise, level: int, view: Any) -> None:
+def show_hint(exercise: Exercise, level: int, view: Any, lang: str) -> None:
     """Draw one hint."""
-    view.say(f"Hint {level} of {len(exercise.hints)}", "bold")
-    view.markdown(exercise.hints[level - 1])
+    hints = exercise.hints_in(lang)
+    view.say(f"提示 {level}/{len(hints)}" if lang == "zh" else f"Hint {level} of {len(hints)}", "bold")
+    view.markdown(hints[level - 1])
 
 
 def reset(
@@ -344,7 +348,8 @@ def watch(
     if exercise is None:
         print("You have passed every exercise.")
         return
-    Watch(exercise, folder, progress, _view(width, ascii_only)).run()
+    lang = language(None, ascii_only=ascii_only)
+    Watch(exercise, folder, progress, _view(width, ascii_only), lang).run()
 
 
 def lint(

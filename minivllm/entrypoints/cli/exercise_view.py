@@ -153,9 +153,9 @@ class ExerciseView:
 
     def markdown(self, text: str) -> None:
         """Prose."""
-        from rich.markdown import Markdown
+        from minivllm.entrypoints.cli.lesson_view import markdown_of
 
-        self._print(Markdown(text, hyperlinks=False))
+        self._print(markdown_of(text))
         self._print("")
 
     def say(self, text: str, style: str = "") -> None:

@@ -34,13 +34,17 @@ class Watch:
         folder: The learner's folder; None for the usual one.
         progress: What is remembered.
         view: Draws.
+        lang: Language of the hints.
     """
 
-    def __init__(self, exercise: Exercise, folder: Path | None, progress: ExerciseProgress, view: ExerciseView) -> None:
+    def __init__(
+        self, exercise: Exercise, folder: Path | None, progress: ExerciseProgress, view: ExerciseView, lang: str = "en"
+    ) -> None:
         self._exercise = exercise
         self._folder = folder
         self._progress = progress
         self._view = view
+        self._lang = lang
         self._passed = False
         self._hints = 0
         self._open()
@@ -125,7 +129,7 @@ class Watch:
     def _hint(self) -> None:
         self._hints = min(self._hints + 1, len(self._exercise.hints))
         print("\n")
-        show_hint(self._exercise, self._hints, self._view)
+        show_hint(self._exercise, self._hints, self._view, self._lang)
         self._progress.hints[self._exercise.name] = max(self._hints, self._progress.hints.get(self._exercise.name, 0))
         keep(self._progress)
         self._prompt()
