@@ -51,7 +51,7 @@ class DeviceState(NamedTuple):
     output: ForwardOutput | None  # None: its tokens are sampled already
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class StepInFlight:
     """A step whose tokens are on their way: an `AsyncModelRunnerOutput`."""
 
@@ -220,7 +220,8 @@ class CapturedModelRunner(GPUModelRunner):
     def finish(self, step: StepInFlight) -> ModelRunnerOutput:
         """Wait for the tokens of a step, and note them."""
         batch = step.batch
-        self._in_flight.remove(step)
+        if step in self._in_flight:  # not if it has failed before
+            self._in_flight.remove(step)
         sampled = self.bookkeeping(batch, self.to_host(step.copy))
         scores = None if step.metadata is None else logprobs_of_requests(batch, step.metadata, step.scores, sampled)
         index = dict(zip(batch.req_ids, range(len(batch.req_ids)), strict=True))

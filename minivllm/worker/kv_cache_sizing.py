@@ -16,6 +16,8 @@ from minivllm.models.config import DecoderConfig
 
 # Share of the free memory that the KV cache takes by default. A CPU's memory belongs to others as well.
 _CPU_SHARE = 0.25
+# A GPU keeps prefixes beyond what can run at once; a tiny model would fill it with millions of blocks.
+_CACHED_TIMES = 4
 # Block 0 is the null block: it pads block tables and never holds anybody's tokens.
 _NULL_BLOCKS = 1
 
@@ -54,7 +56,7 @@ def size_kv_cache(
 ) -> KVCacheSizing:
     """Decide the number of blocks: what the configuration says, or what the memory allows.
 
-    A CPU's memory is not taken beyond what the limits can use. On a GPU all of the share is: more prefixes stay cached.
+    By default not far beyond what the limits can use; a share of a GPU that was asked for is taken as a whole.
 
     Args:
         vllm_config: The settings.
@@ -78,9 +80,11 @@ def size_kv_cache(
         memory, reason = measured or _share_of_memory(cache.gpu_memory_utilization, device)
         num_blocks = memory // bytes_per_block
         usable = limits.max_num_seqs * blocks_per_sequence + _NULL_BLOCKS
-        if usable < num_blocks and device.type == "cpu":
-            num_blocks = usable
-            reason = f"all that {limits.max_num_seqs} sequences of {limits.max_model_len} tokens can use"
+        most = usable if device.type == "cpu" else _CACHED_TIMES * usable
+        if most < num_blocks and (device.type == "cpu" or cache.gpu_memory_utilization is None):
+            num_blocks = most
+            times = "" if device.type == "cpu" else f"{_CACHED_TIMES} times "
+            reason = f"{times}all that {limits.max_num_seqs} sequences of {limits.max_model_len} tokens can use"
     least = blocks_per_sequence + _NULL_BLOCKS
     is_in_bytes = measured is None and cache.gpu_memory_utilization is None
     if num_blocks < least:

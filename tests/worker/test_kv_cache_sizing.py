@@ -76,7 +76,9 @@ def test_on_a_gpu_all_that_was_measured_to_be_left_is_taken() -> None:
         step=30 * BYTES_PER_BLOCK, graphs=15 * BYTES_PER_BLOCK, buffers=5 * BYTES_PER_BLOCK,
     )  # fmt: skip
     sizing = size(device="cuda", measured=(plan.for_kv_cache, str(plan)))
-    assert sizing.num_blocks == 900 - 300, "more than the limits can use: more prefixes stay cached"
+    assert sizing.num_blocks == 4 * 41, "more than the limits can use: more prefixes stay cached"
+    sizing = size(device="cuda", measured=(plan.for_kv_cache, str(plan)), gpu_memory_utilization=0.9)
+    assert sizing.num_blocks == 900 - 300
     assert "gpu_memory_utilization is 0.9: 7.0 MiB of 7.8 MiB, less 1.6 MiB of weights" in sizing.reason
     little = replace(plan, weights=895 * BYTES_PER_BLOCK)
     with pytest.raises(ValueError, match=r"hold 0: .* are missing; lower max_model_len or raise gpu_memory_utiliz"):
