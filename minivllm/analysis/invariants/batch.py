@@ -196,8 +196,9 @@ def input_ids(it: Iteration) -> Iterator[str]:
         if drafts and batch["input_ids"][known:end] != drafts:
             yield f"{request} verifies {batch['input_ids'][known:end]}, its drafts are {drafts}"
         for position, token in zip(batch["positions"][start:known], batch["input_ids"][start:known], strict=True):
-            # One beyond the end was sampled, and then dropped: its request had ended in the meantime.
-            if position < len(tokens) and tokens[position] != token:
+            # One beyond the end was sampled, and then dropped: its request had ended in the meantime. -1 stands for a
+            # token that was on its way from the device, which read its own.
+            if token != -1 and position < len(tokens) and tokens[position] != token:
                 yield f"{request} is fed token {token} at position {position}, its own is {tokens[position]}"
                 break
 
