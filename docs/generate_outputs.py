@@ -19,7 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 DOCS = Path(__file__).parent
-PAGES = ("articles.md", "kernels.md")
+PAGES = ("articles.md", "kernels.md", "kv-cache.md", "batch.md")
 COLUMNS = 84
 
 _CONSOLE = re.compile(r"^```console\n(?P<body>.*?)^```$", re.M | re.S)
@@ -65,7 +65,7 @@ def output_of_command(command: str) -> str:
 
 
 def _grep(lines: list[str], *how: str) -> list[str]:
-    words = [word for word in how if word != "-e"]
+    words = [word for word in how if word not in ("-e", "-F")]
     return [line for line in lines if any(word in line for word in words)]
 
 
@@ -73,7 +73,11 @@ def _head(lines: list[str], how: str) -> list[str]:
     return lines[: int(how.removeprefix("-"))]
 
 
-_FILTERS = {"grep": _grep, "head": _head}
+def _tail(lines: list[str], how: str) -> list[str]:
+    return lines[-int(how.removeprefix("-")) :]
+
+
+_FILTERS = {"grep": _grep, "head": _head, "tail": _tail}
 
 
 def _run(arguments: list[str]) -> str:

@@ -27,7 +27,15 @@ pytestmark = [
 
 PHONE, DESKTOP = 390, 1280
 MOST_BYTES = 500_000  # over the wire, of a page with all that it fetches, without a viewer
-PAGES = ("index.html", "viewer.html", "kernels.html", "architecture.html", "glossary.html", "source-map.html")
+PAGES = (
+    "index.html",
+    "viewer.html",
+    "kernels.html",
+    "batch.html",
+    "architecture.html",
+    "glossary.html",
+    "source-map.html",
+)
 PAGES += ("lessons/plan.html", "reference/core.html", "maps.html", "cli.html", "zh/index.html")
 
 
