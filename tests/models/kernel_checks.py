@@ -192,18 +192,19 @@ def check_float32(kind: str, config: DecoderConfig, device: str, steps: Steps) -
         assert (got - expected).nan_to_num().abs().max() < FLOAT32_NEAR * expected.nan_to_num().abs().max()
 
 
-def check_bfloat16(kind: str, config: DecoderConfig, device: str, steps: Steps) -> None:
-    """The kernels in bfloat16 are as near to float32 as PyTorch in bfloat16 is; all are fed the same tokens."""
+def check_half(kind: str, config: DecoderConfig, device: str, steps: Steps) -> None:
+    """The kernels in half precision are as near to float32 as PyTorch is in it; all are fed the same tokens."""
+    dtype = torch.float16 if device == "cpu" else torch.bfloat16  # which the interpreter multiplies wrongly
     reference = reference_side(kind, config, device, torch.float32, steps)
-    plain = reference_side(kind, config, device, torch.bfloat16, steps)
-    kernels = kernel_side(kind, config, device, torch.bfloat16, steps)
+    plain = reference_side(kind, config, device, dtype, steps)
+    kernels = kernel_side(kind, config, device, dtype, steps)
     for index, step in enumerate(steps):
         expected = reference.run(step)
         errors = {}
         for name, side in (("torch", plain), ("kernels", kernels)):
             errors[name] = float((side.run(step).float() - expected).square().mean().sqrt() / expected.std())
             side.tokens = {request: list(tokens) for request, tokens in reference.tokens.items()}
-        assert errors["kernels"] < 1.3 * errors["torch"] + 0.002, f"step {index}: {errors}"
+        assert errors["kernels"] < 1.5 * errors["torch"] + 0.2 * torch.finfo(dtype).eps, f"step {index}: {errors}"
 
 
 def reference_side(kind: str, config: DecoderConfig, device: str, dtype: torch.dtype, steps: Steps) -> Side:
@@ -248,11 +249,11 @@ def main() -> None:
     failures: dict[str, str | None] = {}
     for kind in options.kinds:
         checks = [("float32", partial(check_float32, kind, KINDS[kind], device, steps))]
-        if device == "cuda":
-            checks.append(("bfloat16", partial(check_bfloat16, kind, KINDS[kind], device, steps)))
-            if kind in LARGE:
-                checks.append(("large float32", partial(check_float32, kind, large(kind), device, steps)))
-                checks.append(("large bfloat16", partial(check_bfloat16, kind, large(kind), device, steps)))
+        if options.full:
+            checks.append(("half", partial(check_half, kind, KINDS[kind], device, steps)))
+        if device == "cuda" and kind in LARGE:
+            checks.append(("large float32", partial(check_float32, kind, large(kind), device, steps)))
+            checks.append(("large half", partial(check_half, kind, large(kind), device, steps)))
         for name, check in checks:
             try:
                 check()
