@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from minivllm.core.request import Request
+from minivllm.sampling_params import SamplingParams
 from minivllm.sourcemap.locate import locate
 from minivllm.sourcemap.reference import PACKAGES
 from tests.docs.generators import DOCS, ROOT, generator, page, without_line_numbers
@@ -76,3 +78,22 @@ def test_names_that_only_the_articles_and_vllm_have_are_told_as_theirs() -> None
     for name in (*names, "cudagraph_manager", "input_budget", "gather_batch_req_state"):
         assert f"`{name}" in text
         assert locate(f"minivllm.core.scheduler_output:SchedulerOutput.{name}") is None
+
+
+def test_the_debts_on_the_page_of_the_scheduler_are_what_a_request_owes() -> None:
+    told = [int(number) for number in re.findall(r"debt (\d+) ", page("scheduling.md"))]
+    assert told == [
+        debt(known=600, computed=0),
+        debt(known=600, computed=256),
+        debt(known=601, computed=600),
+        debt(known=601, computed=600, drafts=3),
+        debt(known=640, computed=0),
+    ]
+
+
+def debt(known: int, computed: int, drafts: int = 0) -> int:
+    """What the scheduler takes for a request's debt in a step."""
+    request = Request("R0", range(known), SamplingParams())
+    request.num_computed_tokens = computed
+    request.spec_token_ids = [0] * drafts
+    return request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
@@ -146,3 +148,24 @@ def test_chinese_can_be_found(site: Path) -> None:
     texts = [entry["text"] for entry in index["docs"] if "预算" in entry["text"].replace("\u200b", "")]
     assert texts, "the source map has this word"
     assert any("预算" in separator.split(re.sub(r"<[^>]*>", " ", text)) for text in texts)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("zensical") is None, reason="Zensical is not installed: pip install zensical")
+def test_the_successor_of_the_theme_builds_the_same_pages(site: Path, tmp_path: Path) -> None:
+    for name in ("mkdocs.yml", "docs", "minivllm", "kernels", "walkthroughs"):
+        source = ROOT / name
+        shutil.copytree(source, tmp_path / name, symlinks=True) if source.is_dir() else shutil.copy(source, tmp_path)
+    subprocess.run(["zensical", "build", "-f", "mkdocs.yml"], cwd=tmp_path, check=True, capture_output=True)
+    other = tmp_path / "site"
+    ours = {path.relative_to(site) for path in pages(site) if "zh" not in path.relative_to(site).parts}
+    assert {path.relative_to(other) for path in pages(other)} == ours
+    for name in sorted(ours):
+        gone = {anchor for anchor in parsed(site / name).ids if not anchor.startswith("__")} - parsed(other / name).ids
+        assert {anchor for anchor in gone if f"#{anchor}" in all_links(site)} == set(), name
+
+
+@cache
+def all_links(site: Path) -> frozenset[str]:
+    """The anchors that some page leads to."""
+    return frozenset(f"#{urlsplit(address).fragment}" for _, _, _, address in links(site))
