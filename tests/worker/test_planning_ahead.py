@@ -6,6 +6,7 @@ The engine core, the scheduler, the runner, the slots' mirror and the copies are
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -180,3 +181,32 @@ def test_a_decode_step_stages_blocks_and_writes_no_slot_anew(monkeypatch: Any) -
     known = runner.batch.columns.block_table
     assert np.array_equal(runner._step.requests.table.block_ids[0, :4], known.ids[0, :4])
     assert runner._way == "graph"
+
+
+def calls_of_a_decode_step(num_requests: int, monkeypatch: Any) -> int:
+    """Python functions that the worker calls for one step of decodes."""
+    core = make_core(monkeypatch, async_scheduling=True, max_num_seqs=64, max_num_batched_tokens=640, block_size=16)
+    for index in range(num_requests):
+        core.add_request(core_request(f"R{index}", 5, max_tokens=40))
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    for _ in range(4):
+        core.step()
+    assert runner._way == "graph"
+    monkeypatch.setattr(runner._graphs, "_run", lambda shape: runner._step.sampled.fill_(1))
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    plan = core.scheduler.schedule()
+    sys.setprofile(count)
+    runner.execute_model(plan)
+    output = runner.sample_tokens()
+    runner.finish(output)
+    sys.setprofile(None)
+    return calls
+
+
+def test_the_worker_calls_no_function_per_request_in_a_step_of_decodes(monkeypatch: Any) -> None:
+    assert calls_of_a_decode_step(60, monkeypatch) == calls_of_a_decode_step(3, monkeypatch)
