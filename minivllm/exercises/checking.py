@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from minivllm.exercises.course import Exercise
-from minivllm.exercises.report import Report, TaskResult
+from minivllm.exercises.report import Report, new_report
 
 # Of the clock. The judge stops a loop after seconds of work (`judge.TASK_SECONDS`); this is for what it cannot stop.
 _PATIENCE_SECONDS = 120.0
@@ -40,8 +40,9 @@ def check(exercise: Exercise, file: Path, runs: Path) -> Report:
         ended, complaints = _run([exercise.name, str(file), str(runs), str(answer)], _environment(exercise))
         if answer.is_file():
             return msgspec.json.decode(answer.read_bytes(), type=Report)
-    results = [TaskResult(task.number, task.name, task.title) for task in exercise.tasks]
-    return Report(exercise.name, str(file), False, _why_no_answer(ended, complaints, file), results)
+    report = new_report(exercise, file)
+    report.problem = _why_no_answer(ended, complaints, file)
+    return report
 
 
 def _run(arguments: list[str], environment: dict[str, str]) -> tuple[int | None, str]:

@@ -21,7 +21,7 @@ import pytest
 from minivllm.exercises.bench import Bench, WrongError
 from minivllm.exercises.course import Exercise, find_exercise
 from minivllm.exercises.learner_file import LearnerFileError, OutOfTimeError, load
-from minivllm.exercises.report import MAX_OUTPUT, Report, TaskResult
+from minivllm.exercises.report import MAX_OUTPUT, Report, TaskResult, new_report
 
 # Of this process's own work, for one task. A check takes a tenth of it.
 TASK_SECONDS = 5.0
@@ -37,19 +37,35 @@ def judge(exercise: Exercise, file: Path, runs: Path) -> Report:
         file: The learner's file, or the starter or solution.
         runs: Folder for the logs of its runs.
     """
-    results = [TaskResult(task.number, task.name, task.title) for task in exercise.tasks]
-    report = Report(exercise.name, str(file), False, None, results)
-    start = time.monotonic()
     try:
-        with time_limit(TASK_SECONDS):
-            module = load(exercise, file)
+        return judge_bench(open_bench(exercise, file, runs))
     except LearnerFileError as error:
+        report = new_report(exercise, file)
         report.problem = str(error)
         return report
+
+
+def open_bench(exercise: Exercise, file: Path, runs: Path) -> Bench:
+    """Import a file. Arguments: see `judge`.
+
+    Raises:
+        LearnerFileError: It cannot be used.
+    """
+    try:
+        with time_limit(TASK_SECONDS):
+            return Bench(exercise, load(exercise, file), file, runs)
     except OutOfTimeError:
-        report.problem = f"{file.name} never ends when it is imported: is there a loop outside of functions?"
-        return report
-    plugin = _Reporter(Bench(exercise, module, file, runs), results)
+        what = f"{file.name} never ends when it is imported: is there a loop outside of functions?"
+        raise LearnerFileError(what) from None
+
+
+def judge_bench(bench: Bench) -> Report:
+    """Hold an imported file against the checks of its exercise."""
+    exercise = bench.exercise
+    report = new_report(exercise, bench.file)
+    results = report.tasks
+    start = time.monotonic()
+    plugin = _Reporter(bench, results)
     code = pytest.main(_arguments(exercise), plugins=[plugin])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         report.problem = f"the checks of {exercise.name} cannot be run (pytest ended with {int(code)})"
@@ -60,7 +76,10 @@ def judge(exercise: Exercise, file: Path, runs: Path) -> Report:
 
 def _arguments(exercise: Exercise) -> list[str]:
     """Nothing of the learner's surroundings counts: no configuration, no conftest.py, no cache, no other plugins."""
-    quiet = ["-p", "no:cacheprovider", "-p", "no:terminal", "--noconftest", "--import-mode=importlib", "--assert=plain"]
+    # The last two would look for what was left over, by collecting garbage again and again.
+    without = ("cacheprovider", "terminal", "unraisableexception", "threadexception")
+    quiet = [word for name in without for word in ("-p", f"no:{name}")]
+    quiet += ["--noconftest", "--import-mode=importlib", "--assert=plain"]
     return [*quiet, "-c", os.devnull, "--rootdir", str(exercise.path), "--capture=sys", str(exercise.checks)]
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
+
+from minivllm.exercises.course import Exercise
 
 # Of what the learner's code printed, so much is kept.
 MAX_OUTPUT = 500
@@ -78,3 +81,9 @@ class Report(msgspec.Struct):
     def first_failed(self) -> TaskResult | None:
         """The task to look at."""
         return next((task for task in self.tasks if task.status in ("fail", "error")), None)
+
+
+def new_report(exercise: Exercise, file: Path) -> Report:
+    """A report in which nothing has been run yet."""
+    results = [TaskResult(task.number, task.name, task.title) for task in exercise.tasks]
+    return Report(exercise.name, str(file), False, None, results)

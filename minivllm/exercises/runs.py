@@ -91,10 +91,15 @@ _references: dict[str, Run] = {}
 
 def reference_of(scenario: Scenario, overrides: Mapping[str, Any]) -> Run:
     """The run with the engine's own parts; made once."""
-    key = f"{scenario!r} {sorted(overrides.items())!r}"
+    key = run_key(scenario, overrides)
     if key not in _references:
         _references[key] = run_with(scenario, overrides)
     return _references[key]
+
+
+def run_key(scenario: Scenario, overrides: Mapping[str, Any]) -> str:
+    """The same for two runs that are the same on the same engine."""
+    return f"{scenario!r} {sorted(overrides.items())!r}"
 
 
 def planted(exercise: Exercise) -> dict[str, Any]:

@@ -74,7 +74,8 @@ def test_an_example_works(
         # Only the frame: real checks and the real lint run in tests/exercises.
         passing = Report("block-hash", "block_hash.py", True, None, [])
         monkeypatch.setattr(checking, "check", lambda *args: passing)
-        monkeypatch.setattr(lint_run, "lint_aside", lambda chosen, begins: [lint_run.Verdict("block-hash", 1.0, [])])
+        sound = [lint_run.Verdict("block-hash", 1.0, [])]
+        monkeypatch.setattr(lint_run, "lint_aside", lambda chosen, ends, quick: sound)
         assert run("exercise", "start", "block-hash").code == 0
     if example == "minivllm exercise solution block-hash":
         assert run("exercise", "check").code == 0

@@ -357,6 +357,7 @@ def lint(
         list[str] | None,
         typer.Argument(help="Exercises; default: all.", metavar="NAME...", autocompletion=complete_exercise),
     ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Try only the first slip of each solution.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """For authors: an exercise fails unsolved, passes solved, has hints and links, and matters to the engine."""
@@ -366,7 +367,8 @@ def lint(
     from minivllm.exercises.lint_run import lint_aside
 
     chosen = [find_exercise(name) for name in names] if names else list(exercises())
-    verdicts = lint_aside(chosen, lambda name: note(f"Checking {name} ..."))
+    note(f"Checking {len(chosen)} ..." if len(chosen) > 1 else f"Checking {chosen[0].name} ...")
+    verdicts = lint_aside(chosen, lambda name: note(f"checked {name}"), quick=quick)
     if as_json:
         print_json("exercise-lint", {"exercises": msgspec.to_builtins(verdicts)})
     else:
