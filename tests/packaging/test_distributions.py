@@ -25,6 +25,9 @@ import minivllm, minivllm.kernels.reshape_and_cache as kernel, minivllm.learning
 from pathlib import Path
 assert Path(minivllm.__file__).is_relative_to(Path({home!r}).resolve()), minivllm.__file__
 assert [head.name for head in lesson.lesson_heads()], "no lesson"
+import minivllm.exercises.course as course
+assert course.exercises(), "no exercise"
+assert all(each.hints and each.task and each.tasks and each.solution.exists() for each in course.exercises())
 assert kernel.reshape_and_cache_reference
 assert not (Path({home!r}) / "kernels").exists(), "a top-level module named kernels would hide another package"
 """

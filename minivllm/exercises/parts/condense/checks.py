@@ -55,19 +55,26 @@ def _told(rows: list[str | None]) -> str:
 
 def test_a_hole_is_filled_by_the_highest_row(bench: Bench) -> None:
     """The highest row moves into the lowest hole."""
-    for rows, expected in (
+    cases: list[tuple[list[str | None], list[str]]] = [
         (["A", None, "C", "D"], ["A", "D", "C"]),
         ([None, "B", "C"], ["C", "B"]),
         ([None, None, "C", "D", "E"], ["E", "D", "C"]),
         (["A", None, "C", None, "E", "F"], ["A", "F", "C", "E"]),
-    ):
+    ]
+    for rows, expected in cases:
         call, batch = _condensed(bench, rows)
         bench.same(call, _told(batch._req_ids), _told(list(expected)))
 
 
 def test_holes_at_the_end_are_dropped(bench: Bench) -> None:
     """Nobody moves if the holes are at the end; the list becomes shorter."""
-    for rows, expected in ((["A", "B", None], ["A", "B"]), ([None, None], []), (["A"], ["A"]), ([], [])):
+    cases: list[tuple[list[str | None], list[str]]] = [
+        (["A", "B", None], ["A", "B"]),
+        ([None, None], []),
+        (["A"], ["A"]),
+        ([], []),
+    ]
+    for rows, expected in cases:
         call, batch = _condensed(bench, rows)
         bench.same(call, _told(batch._req_ids), _told(list(expected)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from minivllm.core.block_hash import get_request_block_hasher
 from minivllm.core.kv_cache_manager import KVCacheManager
 from minivllm.core.request import Request
@@ -20,14 +22,14 @@ def _manager(*, caching: bool = True) -> KVCacheManager:
     return KVCacheManager(20, _SIZE, 64, caching)
 
 
-def _request(num_tokens: int, **params: bool) -> Request:
+def _request(num_tokens: int, **params: Any) -> Request:
     hasher = get_request_block_hasher(_SIZE, b"exercise")
     return Request(
         "R1", list(range(100, 100 + num_tokens)), SamplingParams(max_tokens=4, **params), block_hasher=hasher
     )
 
 
-def _look_up(bench: Bench, num_tokens: int, cached: list[int], *, caching: bool = True, **params: bool) -> tuple:
+def _look_up(bench: Bench, num_tokens: int, cached: list[int], *, caching: bool = True, **params: Any) -> tuple:
     """Returns the call, and what it gave as (numbers of the blocks' places in the text, tokens)."""
     manager, request = _manager(caching=caching), _request(num_tokens, **params)
     place_of = {}
