@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from minivllm import LLM, SamplingParams
+from minivllm.kernels.triton_guard import HAS_TRITON
 from minivllm.trace.events import Event, EventLog, Header
 from minivllm.trace.install import Installation, merge
 from minivllm.trace.probes import KernelProbes, SpanProbes
@@ -13,6 +20,7 @@ from minivllm.trace.reader import read_log, read_window
 from minivllm.trace.schema import check_event
 from tests.trace.fake_device import FakeClock
 
+ROOT = Path(__file__).resolve().parents[2]
 ROLES = frozenset({"engine_core", "worker"})
 
 
@@ -121,3 +129,21 @@ def test_a_profiled_step_says_what_it_is_of() -> None:
     [event] = [event for event in log.events if event.kind == "kernels"]
     check_event(event)
     assert event.data["of"] == "forward"
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed on this machine")
+def test_a_runner_with_graphs_is_traced_and_observed_as_any_other() -> None:
+    """Planned ahead, tokens left on the device, decodes as one graph: in Triton's interpreter, so in a process."""
+    command = [sys.executable, "-m", "tests.trace.captured_trace"]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert told["failures"] == {}
+    assert told["steps"] == [["prefill", "NONE", 0.001], ["decode", "FULL", 0.001]]
+    assert told["device"] == [[0, "forward"], [0, "logits"], [1, "replay"]]
+    assert told["reasons"] == [
+        ["NONE", "prompts in the step, and only steps of decodes are captured"],
+        ["FULL", "1 decodes, padded to 1"],
+    ]
+    assert told["messages"].count("ModelRunnerOutput") == 2, "told when the tokens have come"

@@ -42,6 +42,7 @@ class MessageProbes:
         self._roles = roles
         self._device = device
         self._step_end_ns = 0
+        self._comes_later = False  # whether sampled tokens come after the call that samples
 
     def probes(self) -> dict[str, Probe]:
         probes: dict[str, Probe] = {}
@@ -54,6 +55,7 @@ class MessageProbes:
         if "worker" in self._roles:
             probes["minivllm.worker.worker:Worker.execute_model"] = Around(self._plan)
             probes[f"{_RUNNER}.sample_tokens"] = self._sampled
+            probes[f"{_RUNNER}.bookkeeping"] = self._sampled_later
             if self._device != "cpu":
                 probes[f"{_RUNNER}.prepare_inputs"] = self._to_device
                 probes[f"{_RUNNER}.to_host"] = self._to_host
@@ -89,8 +91,19 @@ class MessageProbes:
 
     def _sampled(self, call: Call) -> None:
         output = call.result
+        self._comes_later = hasattr(output, "get_output")
+        if self._comes_later:  # a promise; the tokens are on their way
+            return
         size = _weight(output)
         self._add(2, "call", "worker", "engine_core", _type(output), size, list(output.req_ids), call.end_ns)
+
+    def _sampled_later(self, call: Call) -> None:
+        """Tokens that were promised have arrived."""
+        if self._comes_later:
+            size = _weight(call.result)
+            self._add(
+                2, "call", "worker", "engine_core", "ModelRunnerOutput", size, list(call.args[1].req_ids), call.end_ns
+            )
 
     # ---- boundary 3 -----------------------------------------------------------------------------------------------
 

@@ -62,6 +62,8 @@ class PlanProbes:
     def _update(self, call: Call) -> None:
         plan, output = call.args[1:3]
         outputs = call.result.outputs
+        if id(plan) not in self._plans:
+            return  # planned before the log began
         step, seq = self._plans.pop(id(plan))
         data = {
             "update_of": step,

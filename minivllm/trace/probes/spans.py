@@ -96,8 +96,10 @@ class SpanProbes:
     def _end_execute(self, call: Call) -> None:
         if self._forwarded is not None:
             name, (before, timer) = "logits", self._forwarded
-        elif self._prepared is not None and self._prepared[0].result.graph_mode != "NONE":
-            name, (before, timer) = "replay", self._prepared
+        elif self._prepared is not None:
+            # All in one; the first step of a shape is launched kernel by kernel, and recorded behind that.
+            before, timer = self._prepared
+            name = "replay" if before.result.graph_mode != "NONE" else "forward"
         else:
             return
         self._later(self._span("worker", name, call, before.end_ns), name, timer.stop())
