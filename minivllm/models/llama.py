@@ -19,7 +19,7 @@ from torch import nn
 
 from minivllm.attention.backend import AttentionBackend
 from minivllm.layers.activation import silu_and_mul
-from minivllm.layers.linear import Linear, linear
+from minivllm.layers.linear import Linear
 from minivllm.layers.norm import RMSNorm
 from minivllm.layers.rotary import RotaryEmbedding, Rotation, rotate
 from minivllm.models.config import DecoderConfig
@@ -204,11 +204,10 @@ class Llama(nn.Module):
             for i in range(config.num_hidden_layers)
         )
         self.norm = norm()
-        self.lm_head = (
-            self.embed_tokens
-            if config.tie_word_embeddings
-            else nn.Parameter(torch.empty_like(self.embed_tokens), requires_grad=False)
-        )
+        if config.tie_word_embeddings:
+            self.lm_head = Linear.of(self.embed_tokens)
+        else:
+            self.lm_head = Linear(config.hidden_size, config.vocab_size, device, dtype, bias=False)
         self.rotary = RotaryEmbedding(config.head_dim, config.rope, device, dtype)
 
     def use_kernels(self, ops: KernelOps | None = None) -> None:
@@ -265,8 +264,7 @@ class Llama(nn.Module):
         process="worker",
     )
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        product = linear if self.kernels is None else self.kernels.linear
-        return product(hidden, self.lm_head)  # (rows, vocab_size)
+        return self.lm_head.forward(hidden)  # (rows, vocab_size)
 
     def weight_slots(self) -> dict[str, torch.Tensor]:
         slots: dict[str, torch.Tensor] = {"model.embed_tokens.weight": self.embed_tokens}
@@ -275,5 +273,5 @@ class Llama(nn.Module):
             slots |= {f"model.layers.{i}.{name}": slot for name, slot in layer.weight_slots().items()}
         slots["model.norm.weight"] = self.norm.weight
         if not self.config.tie_word_embeddings:
-            slots["lm_head.weight"] = self.lm_head
+            slots["lm_head.weight"] = self.lm_head.weight
         return slots
