@@ -92,6 +92,9 @@ class EngineArgs(FixedArgs):
                 + (f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(_own_names()))}")
             )
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
+        compilation = kwargs.get("compilation_config")
+        if isinstance(compilation, dict) and set(compilation) == {"cudagraph_mode"}:  # where vLLM has it
+            kwargs["cudagraph_mode"] = kwargs.pop("compilation_config")["cudagraph_mode"]
         if "dtype" in kwargs:
             name = str(kwargs["dtype"]).removeprefix("torch.")  # torch's own objects, too
             kwargs["dtype"] = _DTYPES.get(name, name)
