@@ -35,15 +35,15 @@ def padded_forward(self: Any, batch: PreparedBatch) -> torch.Tensor:
     rows = np.zeros((3, size), dtype=np.int32)
     rows[0, :requests], rows[1, :requests], rows[2, :requests] = batch.places, batch.seq_lens - 1, 1
     table = RequestTable(torch.from_numpy(columns.token_ids), torch.from_numpy(columns.block_table.ids).clamp_min(0))
-    pack_inputs.pack_inputs_reference(table, BatchRows(*torch.from_numpy(rows).unbind(0)), self._block_size, out)
+    pack_inputs.pack_inputs_reference(table, BatchRows(*torch.from_numpy(rows).unbind(0)), self.block_size, out)
     metadata = AttentionMetadata(
         query_start_loc=np.arange(size + 1, dtype=np.int32),
         seq_lens=out.seq_lens.clamp_min(1).numpy(),
         block_table=out.block_table.numpy(),
         slot_mapping=out.slot_mapping.clamp_min(0).numpy(),
-        block_size=self._block_size,
+        block_size=self.block_size,
     )
-    prepared = self.attention.prepare(metadata, self._device, self._dtype)
+    prepared = self.attention.prepare(metadata, self.device, self._dtype)
     hidden: torch.Tensor = self.model.forward(out.input_ids, out.positions, self.kv_caches, self.attention, prepared)
     return hidden[:requests]
 
