@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from minivllm.analysis.answer import counted
 from minivllm.analysis.diff import Diff, First
 from minivllm.analysis.diff_numbers import RequestNumbers, RunNumbers
 from minivllm.analysis.diff_said import Sides, tokens_sentences
+from minivllm.analysis.words_diff import DIFF_WORDS
 from minivllm.maps.reasons import behind, detail
+from minivllm.maps.wording import Words
 from minivllm.trace.reader import Log
 
-# Lists of a plan, as the beginning of a sentence.
-_ORDERS = {
-    "waiting_scheduled": "after planning these wait in line:",
-    "waiting": "at its end these wait in line:",
-    "running_scheduled": "after planning these run, first served first:",
-    "running_after": "at its end these run, first served first:",
-}
 # Requests that one sentence, or one row of sentences, names.
 _NAMED = 4
 
@@ -53,28 +47,35 @@ def _at_first(first: First, a: Log, b: Log, sides: Sides) -> Iterator[str]:
 
 def _about_order(first: First, sides: Sides) -> Iterator[str]:
     """Where the same tokens were planned: in which order, or which of them came out."""
-    step = first.iteration
-    if first.field in _ORDERS:
-        orders = [", ".join(ids) if ids else "nobody" for ids in (first.a, first.b)]
-        yield f"Iteration {step}: {_ORDERS[first.field]} {orders[0]} {sides.a}, and {orders[1]} {sides.b}."
-    elif first.field in ("emitted", "finished"):
-        what = "hands out tokens to" if first.field == "emitted" else "ends"
-        names = [", ".join(ids) if ids else "nobody" for ids in (first.a, first.b)]
-        if names[0] != names[1]:
-            yield f"Iteration {step} {what} {names[0]} {sides.a}, and {names[1]} {sides.b}."
+    words = sides.words()
+    key = f"order_{first.field}"
+    is_order = key in DIFF_WORDS[sides.lang]
+    if not is_order and first.field not in ("emitted", "finished"):
+        return
+    names = [_all(ids, words) for ids in (first.a, first.b)]
+    told = {"step": first.iteration, "first": names[0], "second": names[1], **sides.both()}
+    if is_order:
+        yield words("orders", what=words(key), **told)
+    elif names[0] != names[1]:
+        yield words(first.field, **told)
+
+
+def _all(ids: Any, words: Words) -> str:
+    """Requests in a row, or nobody."""
+    return words.names(list(ids)) if ids else words("nobody")
 
 
 def _about_arrivals(first: First, sides: Sides) -> str:
-    step, a, b = first.iteration, first.a, first.b
+    words, step, a, b = sides.words(), first.iteration, first.a, first.b
     if first.field == "iteration":
-        return f"Iteration {step} {'is there only' if a == 'runs' else 'is not there'} {sides.a}."
+        return words("is_there_only" if a == "runs" else "is_not_there", step=step, a=sides.a)
     if first.field == "arrived":
-        names = [", ".join(ids) if isinstance(ids, list) and ids else ids or "nobody" for ids in (a, b)]
-        return f"Before iteration {step} these arrive: {sides.a} {names[0]}, {sides.b} {names[1]}."
+        names = [ids if isinstance(ids, str) and ids else _all(ids, words) for ids in (a, b)]
+        return words("arrive", step=step, first=names[0], second=names[1], **sides.both())
     if first.field == "refused":
-        return f"Refused on arrival: {sides.a} {', '.join(a) or 'nobody'}, {sides.b} {', '.join(b) or 'nobody'}."
-    what = "another priority" if first.field == "priority" else "other limits"
-    return f"{', '.join(a or b)} {'has' if len(a or b) == 1 else 'have'} {what}."
+        return words("refused_on_arrival", first=_all(a, words), second=_all(b, words), **sides.both())
+    what = "priority" if first.field == "priority" else "limits"
+    return words(f"{'has' if len(a or b) == 1 else 'have'}_{what}", names=words.names(list(a or b)))
 
 
 def plan_of(log: Log, step: int) -> dict[str, Any] | None:
@@ -84,110 +85,121 @@ def plan_of(log: Log, step: int) -> dict[str, Any] | None:
 
 def treated_differently(step: int, a: dict[str, Any], b: dict[str, Any], sides: Sides) -> Iterator[str]:
     """A sentence for each request that got something else in an iteration, with the rule that each run names."""
+    words = sides.words()
     tokens_a, tokens_b = dict(a["scheduled"]), dict(b["scheduled"])
     requests = [i for i in {**tokens_a, **tokens_b} if tokens_a.get(i, 0) != tokens_b.get(i, 0)]
     requests += [i for i in {**dict.fromkeys(a["preempted"]), **dict.fromkeys(b["preempted"])} if i not in requests]
     requests.sort(key=lambda i: (i not in a["preempted"] and i not in b["preempted"], _why(a, i) is _why(b, i) is None))
     for request in requests[:_NAMED]:
-        yield f"Iteration {step}: {request} {_got(a, request)} {sides.a}, and {_got(b, request)} {sides.b}."
+        first, second = _got(a, request, words), _got(b, request, words)
+        yield words("got_two", step=step, request=request, first=first, second=second, **sides.both())
     if len(requests) > _NAMED:
-        yield f"Iteration {step}: {len(requests) - _NAMED} more requests got something else."
+        yield words("more_got", step=step, count=len(requests) - _NAMED)
 
 
-def _got(plan: dict[str, Any], request: str) -> str:
+def _got(plan: dict[str, Any], request: str, words: Words) -> str:
     tokens = dict(plan["scheduled"]).get(request, 0)
     hit = next((hit for i, _, hit in plan["prefix_cache"] if i == request), 0)
     if request in plan["preempted"]:
-        what = "lost its blocks"
+        what = words("lost_blocks")
     elif tokens:
-        what = f"got {counted(tokens, 'token')}" + (f" after a prefix hit of {hit}" if hit else "")
+        what = words("got_tokens", count=tokens, hit=words("after_hit", hit=hit) if hit else "")
     else:
-        what = "got nothing"
-    why = _why(plan, request)
-    return f"{what} ({why})" if why else what
+        what = words("got_nothing")
+    why = _why(plan, request, words.lang)
+    return words("because", what=what, why=why) if why else what
 
 
-def _why(plan: dict[str, Any], request: str) -> str | None:
+def _why(plan: dict[str, Any], request: str, lang: str = "en") -> str | None:
     """The rule by which a plan gave a request less than it wanted, as a clause."""
     entry = next((e for e in (*plan["not_scheduled"], *plan["cut"]) if e["request"] == request), None)
     if entry is not None:
-        return detail(entry["reason"], entry["numbers"])
+        return detail(entry["reason"], entry["numbers"], lang)
     stop = plan["stop"]
     if stop is None or stop["request"] is None or request not in plan["waiting_scheduled"]:
         return None
-    return detail(stop["reason"], stop["numbers"]) if stop["request"] == request else behind(stop["request"])
+    if stop["request"] == request:
+        return detail(stop["reason"], stop["numbers"], lang)
+    return behind(stop["request"], lang)
 
 
 # ---- the run as a whole ----------------------------------------------------------------------------------------------
 
 
 def _whole_run(a: RunNumbers, b: RunNumbers, sides: Sides, told: frozenset[str]) -> Iterator[str]:
+    words = sides.words()
+
+    def two(key: str, first: Any, second: Any, **more: Any) -> str:
+        return words(key, first=first, second=second, **sides.both(), **more)
+
     if a.iterations != b.iterations:
         where = sides.b if b.iterations < a.iterations else sides.a
         saved = abs(a.iterations - b.iterations)
-        yield (
-            f"The run takes {counted(a.iterations, 'iteration')} {sides.a} and {b.iterations} {sides.b}: "
-            f"{saved} fewer {where}."
-        )
+        yield two("run_takes", a.iterations, b.iterations, saved=saved, where=where)
     if (a.preemptions, a.lost) != (b.preemptions, b.lost):
-        ours, theirs = (f"{run.preemptions} ({counted(run.lost, 'computed token')} lost)" for run in (a, b))
-        yield f"Preemptions: {ours} {sides.a}, {theirs} {sides.b}."
+        ours, theirs = (words("preemptions_of", count=run.preemptions, lost=run.lost) for run in (a, b))
+        yield two("preemptions", ours, theirs)
     if a.hit != b.hit and "hit" not in told:
-        yield f"The prefix cache gave {counted(a.hit, 'token')} {sides.a}, {b.hit} {sides.b}."
+        yield two("cache_gave", a.hit, b.hit)
     if a.computed != b.computed and "computed" not in told:
-        yield f"{counted(a.computed, 'token')} were computed {sides.a}, {b.computed} {sides.b}."
+        yield two("were_computed", a.computed, b.computed)
     if a.fullest != b.fullest and "fullest" not in told:
-        yield f"The fullest iteration computes {counted(a.fullest, 'token')} {sides.a}, {b.fullest} {sides.b}."
+        yield two("fullest", a.fullest, b.fullest)
     if (a.peak_blocks, a.blocks) != (b.peak_blocks, b.blocks) and "peak_blocks" not in told:
-        used = [f"{run.peak_blocks} of {run.blocks}" for run in (a, b)]
-        yield f"At most {used[0]} blocks were in use {sides.a}, {used[1]} {sides.b}."
+        used = [words("of", part=run.peak_blocks, whole=run.blocks) for run in (a, b)]
+        yield two("in_use", *used)
 
 
 def _per_request(a: RunNumbers, b: RunNumbers, sides: Sides) -> Iterator[str]:
+    words = sides.words()
     for only, others, where in ((a, b, sides.a), (b, a, sides.b)):
         missing = [i for i in only.requests if i not in others.requests]
         if missing:
-            yield f"Only {where}: {_some(missing)}."
+            yield words("only", where=where, names=_some(missing, words))
     both = [(i, x, b.requests[i]) for i, x in a.requests.items() if i in b.requests]
     if other := [i for i, x, y in both if x.prompt != y.prompt]:
-        who = f"{_some(other)} {'has another prompt' if len(other) == 1 else 'have other prompts'}"
-        yield f"{who} {sides.b}: what they say there has nothing to do with what they say {sides.a}."
+        key = "another_prompt" if len(other) == 1 else "other_prompts"
+        yield words(key, names=_some(other, words), **sides.both())
     for request, x, y in both:
         if (x.reason == "refused") != (y.reason == "refused"):
-            done = ["was refused" if entry.reason == "refused" else "was taken" for entry in (x, y)]
-            yield f"{request} {done[0]} {sides.a}, and {done[1]} {sides.b}."
+            done = [words("was_refused" if entry.reason == "refused" else "was_taken") for entry in (x, y)]
+            yield words("taken_or_not", request=request, first=done[0], second=done[1], **sides.both())
     waits = [(x.waited or 0, y.waited or 0) for _, x, y in both if x.waited != y.waited]
     if len(waits) > 1:
         before, after = map(sum, zip(*waits, strict=True))
-        yield f"{len(waits)} requests wait another time: {before} iterations together {sides.a}, {after} {sides.b}."
-    yield from _changes(both, "waits", lambda r: r.waited, sides, " (iterations before its first tokens)")
-    yield from _changes(both, "gives its first token in iteration", lambda r: r.first_token, sides)
-    yield from _changes(both, "ends in iteration", lambda r: r.finished, sides)
+        yield words("wait_another_time", count=len(waits), before=before, after=after, **sides.both())
+    yield from _changes(both, "waits", lambda r: r.waited, sides)
+    yield from _changes(both, "first_token", lambda r: r.first_token, sides)
+    yield from _changes(both, "ends", lambda r: r.finished, sides)
 
 
 def _changes(
     both: list[tuple[str, RequestNumbers, RequestNumbers]],
-    verb: str,
+    key: str,
     value: Callable[[RequestNumbers], int | None],
     sides: Sides,
-    unit: str = "",
 ) -> Iterator[str]:
     """One sentence for all requests of which a number changed: the largest changes first."""
+    words = sides.words()
     changed = [(i, value(x), value(y)) for i, x, y in both if value(x) != value(y)]
     if not changed:
         return
     changed.sort(key=lambda change: -abs((change[1] or 0) - (change[2] or 0)))
-    request, x, y = changed[0]
-    parts = [f"{request} {verb} {_number(x)} {sides.a}, {_number(y)} {sides.b}"]
-    parts += [f"{i} {_number(x)}, {_number(y)}" for i, x, y in changed[1:_NAMED]]
+
+    def told(which: str, change: tuple[str, int | None, int | None], **more: str) -> str:
+        request, x, y = change
+        return words(which, request=request, first=_number(x, words), second=_number(y, words), **more)
+
+    others = "".join(told("one_more", change) for change in changed[1:_NAMED])
     if len(changed) > _NAMED:
-        parts.append(f"and {len(changed) - _NAMED} more requests")
-    yield f"{'; '.join(parts)}{unit}."
+        others += words("many_more", count=len(changed) - _NAMED)
+    yield told(key, changed[0], more=others, **sides.both())
 
 
-def _number(value: int | None) -> str:
-    return "never" if value is None else str(value)
+def _number(value: int | None, words: Words) -> str:
+    return words("never") if value is None else str(value)
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+def _some(names: list[str], words: Words) -> str:
+    few = words.names(names[:_NAMED])
+    return words("some", names=few, count=len(names) - _NAMED) if len(names) > _NAMED else few

@@ -8,57 +8,54 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from minivllm.analysis.answer import counted
 from minivllm.analysis.diff import Diff
-from minivllm.analysis.diff_said import Sides
+from minivllm.analysis.diff_said import sides_of
 from minivllm.analysis.diff_words import consequences
 from minivllm.analysis.whatif_knobs import KNOBS
+from minivllm.analysis.words_diff import DIFF_WORDS
+from minivllm.maps.wording import Words
 from minivllm.trace.reader import Log
 
-SIDES = Sides("as recorded", "with the change")
-# What a rule is called when it holds somebody back.
-_RULES = {
-    "token_budget": "the token budget",
-    "max_num_seqs": "the number of places",
-    "long_prefill_threshold": "the chunk limit",
-    "chunked_prefill_off": "the ban on chunks",
-    "full_sequence_does_not_fit": "the rule that a whole sequence must fit",
-    "no_free_blocks": "too few free blocks",
-}
 
-
-def effects(diff: Diff, a: Log, b: Log, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def effects(diff: Diff, a: Log, b: Log, old: Mapping[str, Any], new: Mapping[str, Any], lang: str = "en") -> list[str]:
     """Cause and effect of changed settings, then all that differs between the runs.
 
     Args:
         diff: The recorded run and the new one, side by side.
         a, b: Their logs.
         old, new: The changed settings by name, before and after.
+        lang: "en" or "zh".
     """
-    said = [sentence for name in new if (sentence := _effect(name, old[name], new[name], diff))]
+    words = Words(lang, DIFF_WORDS)
+    said = [_effect(name, old[name], new[name], diff, words) for name in new]
     if diff.equal:
-        return [*said, *_instead(diff), "Nothing changes: every iteration plans what it planned before."]
+        return [*said, *_instead(diff, words), words("nothing_changes")]
     if len(new) > 1:
-        said.append("The settings were changed together: to tell their effects apart, change one at a time.")
+        said.append(words("together"))
     told = frozenset(number for name in new for number in _TOLD.get(name, ()))
-    return said + consequences(diff, a, b, SIDES, told)
+    return said + consequences(diff, a, b, sides_of(lang, "as_recorded", "with_the_change"), told)
 
 
-def _effect(name: str, old: Any, new: Any, diff: Diff) -> str:
+def _effect(name: str, old: Any, new: Any, diff: Diff, words: Words) -> str:
     if old == new:
-        return f"{name} was {_value(old)} already."
-    how = _EFFECTS.get(name, _limit)
-    return f"{name} {_value(old)} → {_value(new)}: {how(name, old, new, diff)}."
+        return words("already", name=name, value=_value(old))
+    how = _EFFECTS.get(name, _limit)(name, old, new, diff, words)
+    return words("effect", name=name, old=_value(old), new=_value(new), how=how)
 
 
-def _instead(diff: Diff) -> list[str]:
+def _instead(diff: Diff, words: Words) -> list[str]:
     """The rules that took the place of one that let go."""
     times = {r: (diff.a.times_held_back([r]), diff.b.times_held_back([r])) for r in diff.b.held_back}
     more = {r: after for r, (before, after) in times.items() if after > before}
     if not more:
         return []
-    rules = ", ".join(f"{_RULES.get(r, r)} in {counted(n, 'iteration')}" for r, n in more.items())
-    return [f"Another rule holds them back in its place: {rules}."]
+    rules = [words("rule_times", rule=_rule(r, words), count=n) for r, n in more.items()]
+    return [words("instead", rules=words("semicolon" if words.lang == "zh" else "comma").join(rules))]
+
+
+def _rule(reason: str, words: Words) -> str:
+    """What a rule is called when it holds somebody back; one without a name by its code."""
+    return words(f"rule_{reason}") if f"rule_{reason}" in DIFF_WORDS[words.lang] else reason
 
 
 def _value(value: Any) -> str:
@@ -71,81 +68,70 @@ def _held_back(name: str, diff: Diff) -> tuple[int, int]:
     return diff.a.times_held_back(reasons), diff.b.times_held_back(reasons)
 
 
-def _limit(name: str, old: Any, new: Any, diff: Diff) -> str:
+def _limit(name: str, old: Any, new: Any, diff: Diff, words: Words) -> str:
     a, b = _held_back(name, diff)
-    rule = next((_RULES[reason] for reason in KNOBS[name].reasons if reason in _RULES), "it")
+    named = (reason for reason in KNOBS[name].reasons if f"rule_{reason}" in DIFF_WORDS[words.lang])
+    rule = next((words(f"rule_{reason}") for reason in named), words("it"))
     if not a and not b:
-        return f"{rule} held nobody back in either run"
-    return f"{rule} held somebody back in {counted(a, 'iteration')} as recorded, in {b} with the change"
+        return words("held_nobody", rule=rule)
+    return words("held_back", rule=rule, count=a, now=b)
 
 
-def _budget(name: str, old: int, new: int, diff: Diff) -> str:
-    used = f"the fullest iteration computes {diff.a.fullest} of {old} tokens as recorded, {diff.b.fullest} of {new} now"
-    return f"{_limit(name, old, new, diff)}; {used}"
+def _two(words: Words, first: str, second: str) -> str:
+    return f"{first}{words('semicolon')}{second}"
 
 
-def _places(name: str, old: int, new: int, diff: Diff) -> str:
-    running = f"at most {diff.a.most_running} requests share an iteration as recorded, {diff.b.most_running} now"
-    return f"{_limit(name, old, new, diff)}; {running}"
+def _budget(name: str, old: int, new: int, diff: Diff, words: Words) -> str:
+    used = words("budget_used", before=diff.a.fullest, old=old, after=diff.b.fullest, new=new)
+    return _two(words, _limit(name, old, new, diff, words), used)
 
 
-def _blocks(name: str, old: int, new: int, diff: Diff) -> str:
+def _places(name: str, old: int, new: int, diff: Diff, words: Words) -> str:
+    running = words("places_used", before=diff.a.most_running, after=diff.b.most_running)
+    return _two(words, _limit(name, old, new, diff, words), running)
+
+
+def _blocks(name: str, old: int, new: int, diff: Diff, words: Words) -> str:
     a, b = diff.a, diff.b
-    use = f"at most {a.peak_blocks} of {a.blocks} blocks were in use, now {b.peak_blocks} of {b.blocks}"
+    use = words("blocks_used", before=a.peak_blocks, old=a.blocks, after=b.peak_blocks, new=b.blocks)
     short_a, short_b = _held_back(name, diff)
-    short = f"blocks ran short in {counted(short_a, 'iteration')} as recorded, in {short_b} with the change"
-    return f"{use}; {short}"
+    return _two(words, use, words("blocks_short", count=short_a, now=short_b))
 
 
-def _block_size(name: str, old: int, new: int, diff: Diff) -> str:
+def _block_size(name: str, old: int, new: int, diff: Diff, words: Words) -> str:
     a, b = diff.a, diff.b
-    pool = f"the same number of blocks now holds {b.blocks * new} tokens, not {a.blocks * old}"
-    hits = f"prefix hits are whole blocks of {new}, not {old}: {a.hit} tokens found as recorded, {b.hit} now"
-    return f"{pool}; {hits}"
+    pool = words("pool_holds", now=b.blocks * new, before=a.blocks * old)
+    return _two(words, pool, words("hits_whole", new=new, old=old, before=a.hit, after=b.hit))
 
 
-def _caching(name: str, old: bool, new: bool, diff: Diff) -> str:
+def _caching(name: str, old: bool, new: bool, diff: Diff, words: Words) -> str:
     a, b = diff.a, diff.b
-    return (
-        f"{counted(a.hit, 'token')} came out of the cache as recorded, {b.hit} with the change, so "
-        f"{counted(a.computed, 'token')} had to be computed, and now {b.computed}"
-    )
+    return words("caching", hit=a.hit, hit_now=b.hit, computed=a.computed, computed_now=b.computed)
 
 
-def _policy(name: str, old: str, new: str, diff: Diff) -> str:
+def _policy(name: str, old: str, new: str, diff: Diff, words: Words) -> str:
+    before, after = (words.names(run.admitted[:8]) for run in (diff.a, diff.b))
     if diff.a.admitted == diff.b.admitted:
-        return f"requests get their first tokens in the same order, {', '.join(diff.a.admitted[:8])}"
-    orders = [", ".join(run.admitted[:8]) for run in (diff.a, diff.b)]
-    return f"requests get their first tokens in the order {orders[0]} as recorded, {orders[1]} now"
+        return words("same_order", names=before)
+    return words("other_order", before=before, after=after)
 
 
-def _chunks(name: str, old: bool, new: bool, diff: Diff) -> str:
-    if new:
-        return f"a prompt may be cut now; {_limit(name, old, new, diff)}"
-    whole = "a prompt that does not fit into what is left of the budget waits for a whole one"
-    return f"{whole}; {_limit(name, old, new, diff)}"
+def _chunks(name: str, old: bool, new: bool, diff: Diff, words: Words) -> str:
+    return words("may_be_cut" if new else "waits_for_whole", limit=_limit(name, old, new, diff, words))
 
 
-def _watermark(name: str, old: float, new: float, diff: Diff) -> str:
+def _watermark(name: str, old: float, new: float, diff: Diff, words: Words) -> str:
     blocks = diff.b.blocks + 1
-    return (
-        f"{int(old * blocks)} blocks were kept free when somebody was admitted beside others, now {int(new * blocks)}; "
-        f"{_blocks(name, 0, 0, diff)}"
-    )
+    rest = _blocks(name, 0, 0, diff, words)
+    return words("watermark", before=int(old * blocks), after=int(new * blocks), blocks=rest)
 
 
-def _async(name: str, old: bool, new: bool, diff: Diff) -> str:
-    if new:
-        order = (
-            "an iteration is planned before the tokens of the one before it are known, which come one iteration later"
-        )
-    else:
-        order = "an iteration is planned when the tokens of the one before it are known"
-    vain = f"{counted(diff.a.in_vain, 'token')} sampled in vain as recorded, {diff.b.in_vain} with the change"
-    return f"{order}; {vain}"
+def _async(name: str, old: bool, new: bool, diff: Diff, words: Words) -> str:
+    vain = words("in_vain", count=diff.a.in_vain, now=diff.b.in_vain)
+    return words("plans_ahead" if new else "plans_after", vain=vain)
 
 
-_EFFECTS: dict[str, Callable[[str, Any, Any, Diff], str]] = {
+_EFFECTS: dict[str, Callable[[str, Any, Any, Diff, Words], str]] = {
     "max_num_batched_tokens": _budget,
     "max_num_seqs": _places,
     "num_gpu_blocks": _blocks,

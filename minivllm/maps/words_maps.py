@@ -8,7 +8,6 @@ _ENGLISH = {
     "full_stop": ".",
     "and_so_on": ", ",
     "and": " and ",
-    "space": " ",
     # The process map.
     "took": " It took {ms} ms from end to end.",
     "nothing_computed": "Nothing was computed in iteration {iteration}.{took}",
@@ -82,7 +81,6 @@ _CHINESE = {
     "full_stop": "。",
     "and_so_on": "、",
     "and": " 和 ",
-    "space": "",
     "took": "首尾共用时 {ms} ms。",
     "nothing_computed": "第 {iteration} 轮没有计算任何 token。{took}",
     "computed": "第 {iteration} 轮计算了 {who} 的 {count} 个 token。{took}",

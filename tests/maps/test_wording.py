@@ -11,6 +11,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from minivllm.analysis.words_diff import DIFF_WORDS
 from minivllm.analysis.words_explain import EXPLAIN_WORDS
 from minivllm.analysis.words_why import WHY_WORDS
 from minivllm.entrypoints.cli.map_view import KINDS, MapView
@@ -25,9 +26,10 @@ TABLES: dict[str, Mapping[str, Mapping[str, str]]] = {
     "lessons": WORDING,
     "why": WHY_WORDS,
     "explain": EXPLAIN_WORDS,
+    "diff": DIFF_WORDS,
 }
 # Names that stay, and what Chinese needs no word for.
-SAME = {"and", "of_tokens", "row_ttft_ms", "row_itl_ms", "row_boundary_2"}
+SAME = {"and", "of_tokens", "row_ttft_ms", "row_itl_ms", "row_boundary_2", "token", "unit_ms"}
 WIDE = "[\u3000-\u9fff\uff00-\uffef]"
 
 

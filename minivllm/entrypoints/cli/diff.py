@@ -10,10 +10,12 @@ import typer
 from minivllm.entrypoints.cli.common import (
     AsciiOption,
     JsonOption,
+    LangOption,
     WidthOption,
     choose_log,
     complete_scenario,
     examples,
+    language,
     note,
     print_json,
     stdout_console,
@@ -57,6 +59,7 @@ def diff(
     as_json: JsonOption = False,
     width: WidthOption = None,
     ascii_only: AsciiOption = False,
+    lang_: LangOption = None,
 ) -> None:
     """Compare two runs: the first iteration in which they differ, then what came of it.
 
@@ -64,12 +67,13 @@ def diff(
     """
     from minivllm.analysis.diff import diff_logs
 
+    lang = language(lang_, ascii_only=ascii_only)
     log_a, log_b = _log(a), _log(b)
     everything = not (tokens or plans or logits)
     found = diff_logs(log_a, log_b, plans=plans or everything, tokens=tokens or everything)
     rows = _logits(found, log_a, log_b) if logits else None
     felt = _metric(metric, log_a, log_b)
-    sentences = _sentences(found, log_a, log_b, rows, felt)
+    sentences = _sentences(found, log_a, log_b, rows, felt, lang)
     if as_json:
         print_json("diff", _document(found, log_a, log_b, sentences, rows, felt))
     else:
@@ -78,8 +82,8 @@ def diff(
         titles = _title(a, log_a), _title(b, log_b)
         asked = {"plans": plans, "tokens": tokens, "logits": logits}
         comparison = Comparison(found, sentences, titles=titles, aspects=tuple(filter(asked.get, asked)))
-        draw_comparison(comparison, log_a, stdout_console(width), ascii_only=ascii_only)
-        _say_next(a, b, found.first)
+        draw_comparison(comparison, log_a, stdout_console(width), ascii_only=ascii_only, lang=lang)
+        _say_next(a, b, found.first, lang)
     if not found.equal:
         raise typer.Exit(BAD_INPUT)
 
@@ -117,15 +121,18 @@ def _metric(name: Metric | None, a: Log, b: Log) -> MetricDiff | None:
     return compare_metric(name, a, b) if name is not None else None
 
 
-def _sentences(found: Diff, a: Log, b: Log, rows: list[LogitsDifference] | None, felt: MetricDiff | None) -> list[str]:
-    from minivllm.analysis.diff_said import Sides, logits_sentences, metric_sentences
+def _sentences(
+    found: Diff, a: Log, b: Log, rows: list[LogitsDifference] | None, felt: MetricDiff | None, lang: str
+) -> list[str]:
+    from minivllm.analysis.diff_said import logits_sentences, metric_sentences, sides_of
     from minivllm.analysis.diff_words import consequences
 
-    sentences = consequences(found, a, b, Sides())
+    sides = sides_of(lang)
+    sentences = consequences(found, a, b, sides)
     if rows is not None:
-        sentences += logits_sentences(rows, Sides())
+        sentences += logits_sentences(rows, sides)
     if felt is not None:
-        sentences += metric_sentences(felt, Sides())
+        sentences += metric_sentences(felt, sides)
     return sentences
 
 
@@ -156,9 +163,16 @@ def _document(
     return document
 
 
-def _say_next(a: str, b: str, first: First | None) -> None:
-    for run in (a, b) if first is not None else ():
+def _say_next(a: str, b: str, first: First | None, lang: str) -> None:
+    from minivllm.analysis.words_diff import DIFF_WORDS
+    from minivllm.maps.wording import Words
+
+    def say(run: str, command: str, options: str) -> None:
         source = f"--log {run}" if Path(run).exists() else f"-s {run}"
-        note(f"next: minivllm map plan {source} --iteration {first.iteration}" if first is not None else "")
+        note(Words(lang, DIFF_WORDS)("next", command=f"minivllm {command} {source} {options}"))
+
     if first is None:
-        note(f"next: minivllm whatif {f'--log {a}' if Path(a).exists() else f'-s {a}'} --set max_num_seqs=1")
+        say(a, "whatif", "--set max_num_seqs=1")
+        return
+    for run in (a, b):
+        say(run, "map plan", f"--iteration {first.iteration}")

@@ -64,7 +64,7 @@ class Comparison:
     aspects: tuple[str, ...] = ()
 
 
-def draw_comparison(comparison: Comparison, log: Log, console: Console, *, ascii_only: bool) -> None:
+def draw_comparison(comparison: Comparison, log: Log, console: Console, *, ascii_only: bool, lang: str = "en") -> None:
     """Print two runs side by side.
 
     Args:
@@ -72,6 +72,7 @@ def draw_comparison(comparison: Comparison, log: Log, console: Console, *, ascii
         log: The first run.
         console: Where to; its width decides the layout.
         ascii_only: Use no character beyond ASCII.
+        lang: Language of the sentences.
     """
     from minivllm.maps.render.frame import Frame
     from minivllm.maps.stages import requests_of
@@ -84,7 +85,7 @@ def draw_comparison(comparison: Comparison, log: Log, console: Console, *, ascii
         frame.print(Text(f"{label}  {title}", style="bold", overflow="fold"))
     for setting in diff.settings:
         frame.print(frame.sentence(_plain(f"{setting.name}: {_shown(setting.a)} → {_shown(setting.b)}", frame)))
-    frame.print(_verdict(diff, comparison.aspects))
+    frame.print(_verdict(diff, comparison.aspects, lang))
     if diff.first is not None:
         for label, value in zip(labels, (diff.first.a, diff.first.b), strict=True):
             frame.print(
@@ -106,14 +107,18 @@ def draw_comparison(comparison: Comparison, log: Log, console: Console, *, ascii
     _draw_work(diff, labels, frame)
 
 
-def _verdict(diff: Diff, aspects: tuple[str, ...]) -> Text:
-    first = diff.first
+def _verdict(diff: Diff, aspects: tuple[str, ...], lang: str) -> Text:
+    from minivllm.analysis.words_diff import DIFF_WORDS
+    from minivllm.maps.wording import Words
+
+    words, first = Words(lang, DIFF_WORDS), diff.first
     if first is None:
-        what = f" in {' and '.join(aspects)}" if aspects else ""
-        return Text(f"The runs are equal{what}.", style="bold green")
-    where = f" of {first.more['request']}" if "request" in first.more else ""
-    where += f", position {first.more['position']}" if first.more.get("position") is not None else ""
-    return Text(f"They part in iteration {first.iteration}: {first.field}{where}", style="bold yellow")
+        said = words("equal_in", what=" and ".join(aspects)) if aspects else words("equal")
+        return Text(said, style="bold green")
+    where = words("of_request", request=first.more["request"]) if "request" in first.more else ""
+    if first.more.get("position") is not None:
+        where += words("at_position", position=first.more["position"])
+    return Text(words("part", step=first.iteration, field=first.field, where=where), style="bold yellow")
 
 
 def _shown(value: Any) -> str:

@@ -10,12 +10,14 @@ import typer
 from minivllm.entrypoints.cli.common import (
     AsciiOption,
     JsonOption,
+    LangOption,
     LogOption,
     ScenarioOption,
     WidthOption,
     check_outputs,
     choose_log,
     examples,
+    language,
     note,
     print_json,
     stdout_console,
@@ -48,6 +50,7 @@ def whatif(
     as_json: JsonOption = False,
     width: WidthOption = None,
     ascii_only: AsciiOption = False,
+    lang_: LangOption = None,
 ) -> None:
     """Plan a recorded run again with another setting: the real scheduler, the recorded tokens, no model.
 
@@ -59,6 +62,7 @@ def whatif(
     from minivllm.analysis.whatif_knobs import old_values, parse_settings
     from minivllm.scenarios.replan import config_of, replan
 
+    lang = language(lang_, ascii_only=ascii_only)
     new = parse_settings(settings or [])
     chosen = choose_log(log, scenario)
     check_outputs({"--out": out}, inputs=[chosen.path])
@@ -67,12 +71,12 @@ def whatif(
     after = replan(chosen, new, out)
     found = diff_logs(before.log, after.log)
     old = old_values(config_of(chosen), new)
-    sentences = [*effects(found, before.log, after.log, old, new), *_beyond(before, after)]
+    sentences = [*effects(found, before.log, after.log, old, new, lang), *_beyond(before, after, lang)]
     if as_json:
         print_json("whatif", _document(chosen, found, old, new, sentences, after, out))
     else:
-        _draw(chosen, found, sentences, stdout_console(width), ascii_only)
-    _say_next(chosen, scenario, found, out)
+        _draw(chosen, found, sentences, stdout_console(width), ascii_only, lang)
+    _say_next(chosen, scenario, found, out, lang)
 
 
 def _check_record(recorded: Log, again: Log) -> None:
@@ -88,19 +92,20 @@ def _check_record(recorded: Log, again: Log) -> None:
         )
 
 
-def _beyond(before: Replanned, after: Replanned) -> list[str]:
+def _beyond(before: Replanned, after: Replanned, lang: str) -> list[str]:
     """Who ran on beyond the record, or for ever."""
+    from minivllm.analysis.words_diff import DIFF_WORDS
+    from minivllm.maps.wording import Words
+
+    words = Words(lang, DIFF_WORDS)
     if after.result.truncated and not before.result.truncated:
         stuck = [request for request in after.result.requests if request not in after.result.finals]
-        return [f"Stopped after {after.result.steps} iterations: {', '.join(stuck[:4])} can never end like this."]
+        return [words("never_end", steps=after.result.steps, names=words.names(stuck[:4]))]
     if not after.num_made_up:
         return []
-    some = ", ".join(f"{request} {count}" for request, count in list(after.num_made_up.items())[:4])
-    more = f" and {len(after.num_made_up) - 4} more requests" if len(after.num_made_up) > 4 else ""
-    return [
-        f"Tokens beyond the record, of which only the number counts here: {some}{more}. "
-        "(A caller gave up at a later point of the answer than in the recorded run, or the record was cut off.)"
-    ]
+    some = words.names([f"{request} {count}" for request, count in list(after.num_made_up.items())[:4]])
+    more = words("more_requests", count=len(after.num_made_up) - 4) if len(after.num_made_up) > 4 else ""
+    return [words("beyond", some=some, more=more)]
 
 
 def _document(
@@ -125,20 +130,24 @@ def _document(
     }
 
 
-def _draw(chosen: Log, found: Diff, sentences: list[str], console: Any, ascii_only: bool) -> None:
+def _draw(chosen: Log, found: Diff, sentences: list[str], console: Any, ascii_only: bool, lang: str) -> None:
     from minivllm.entrypoints.cli.diff_view import Comparison, draw_comparison
 
     comparison = Comparison(found, sentences, ("recorded", "what if"))
-    draw_comparison(comparison, chosen, console, ascii_only=ascii_only)
+    draw_comparison(comparison, chosen, console, ascii_only=ascii_only, lang=lang)
 
 
-def _say_next(chosen: Log, scenario: str | None, found: Diff, out: Path | None) -> None:
+def _say_next(chosen: Log, scenario: str | None, found: Diff, out: Path | None, lang: str) -> None:
+    from minivllm.analysis.words_diff import DIFF_WORDS
+    from minivllm.maps.wording import Words
+
     source = f"-s {scenario}" if scenario is not None else f"--log {chosen.path}"
     if out is not None:
         note(f"log: {out}")
         at = f" --iteration {found.first.iteration}" if found.first is not None else ""
-        note(f"next: minivllm map plan --log {out}{at}")
+        command = f"map plan --log {out}{at}"
     elif found.first is not None:
-        note(f"next: minivllm map plan {source} --iteration {found.first.iteration}")
+        command = f"map plan {source} --iteration {found.first.iteration}"
     else:
-        note(f"next: minivllm map timeline {source}")
+        command = f"map timeline {source}"
+    note(Words(lang, DIFF_WORDS)("next", command=f"minivllm {command}"))
