@@ -25,7 +25,7 @@ from minivllm.worker.kv_cache_sizing import (
     size_kv_cache,
     total_memory,
 )
-from minivllm.worker.memory_profile import plan_memory
+from minivllm.worker.memory_profile import MemoryPlan, plan_memory
 from minivllm.worker.runner_choice import choose_runner
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -38,6 +38,7 @@ class Worker:
         attention_reasons: Why each attention backend was taken or left.
         runner_reason: Which runner was taken, and why.
         cache_dtype: Of the KV cache.
+        memory_plan: What a GPU's memory is for, where that was measured.
         kv_cache_sizing: The arithmetic behind the number of blocks, once it is known.
     """
 
@@ -48,6 +49,7 @@ class Worker:
         self.dtype = resolve_dtype(vllm_config.model_config.dtype, self.device, self._loader.config.dtype)
         self.attention_reasons: dict[str, str] = {}
         self.runner_reason = ""
+        self.memory_plan: MemoryPlan | None = None
         self.cache_dtype = self.dtype
         self.kv_cache_sizing: KVCacheSizing | None = None
         self._runner: GPUModelRunner | None = None
@@ -130,7 +132,7 @@ class Worker:
         cache, measured = self._config.cache_config, None
         if self.device.type == "cuda" and cache.num_gpu_blocks is None and cache.kv_cache_memory_bytes is None:
             plan = plan_memory(self.runner, self._config.scheduler_config, cache.gpu_memory_utilization)
-            measured = (plan.for_kv_cache, str(plan))
+            self.memory_plan, measured = plan, (plan.for_kv_cache, str(plan))
         self.kv_cache_sizing = size_kv_cache(self._config, self._loader.config, self.cache_dtype, self.device, measured)
         return self.kv_cache_sizing.num_blocks
 
