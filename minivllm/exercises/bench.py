@@ -157,12 +157,8 @@ class Bench:
         else:
             message = "Your code raised an error."
         if step is not None:
-            seen = (
-                ""
-                if at is None
-                else f"; the map shows {'its plan' if at.iteration == step else 'the last plan before'}"
-            )
-            message += f" That was in iteration {step}{seen}."
+            message += f" That was in iteration {step}"
+            message += "." if at is None or at.iteration == step else "; the map shows the last plan before it."
         return WrongError(message, call=call, got=said(error), place=place, map=at, is_error=True)
 
     def out_of_time(self, error: BaseException, call: str, at: MapPlace | None = None) -> WrongError:
