@@ -36,7 +36,8 @@ minivllm quiz
 
 Every number below comes out of the runs: a test computes them anew, and fails when text and run disagree.
 `minivllm quiz --answers "c; 0 1 257 260"` takes answers beforehand; `minivllm quiz self-test` has the articles' own
-questions. Progress is kept in `learning.json` in the state folder (`$MINIVLLM_HOME`).
+questions. `--lang zh` has all of it in Chinese. Progress is kept in `learning.json` in the state folder
+(`$MINIVLLM_HOME`).
 
 | | lesson | minutes | run |
 |---|---|---|---|
@@ -57,7 +58,8 @@ A lesson is a folder below `walkthroughs/` with one Markdown file, `lesson.md`. 
 | `ask` | a question, then lines with `choice:`, `answer:` (an expression), `why:` and `where:` |
 
 The words of an expression are the methods of `minivllm.learning.facts.Facts`; `whatif(max_num_seqs=1)` gives the facts
-of the run planned again, `run_of("hello")` those of another scenario.
+of the run planned again, `run_of("hello")` those of another scenario. `lesson.zh.md` is the lesson in Chinese: what is
+carried out is the same there, line by line; a choice is written `choice: NAME | WORDS`.
 """
 
 _CHINESE_OVERVIEW = """\
