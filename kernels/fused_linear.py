@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 
 from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
-from minivllm.kernels.launch import gpu_of
 from minivllm.kernels.rms_norm import rms_norm_reference
 from minivllm.kernels.skinny_linear import MOST_ROWS_WITHOUT_MATRIX_UNIT, Tiling, gemv_tiling, load_tile
 from minivllm.kernels.triton_guard import cdiv, jit_for_any, next_power_of_2, tl
@@ -128,7 +127,7 @@ def fused_gemv_kernel(
 def fused_tiling(tiling: Tiling, rows_padded: int, is_gated: bool) -> tuple[int, int]:
     """Rows of the weight for one program, and tiles that are read at once. Gated, a row takes the registers of two."""
     weight_rows = max(1, tiling.weight_rows // 2) if is_gated else tiling.weight_rows
-    return weight_rows, 2 if is_gated and rows_padded == MOST_ROWS else 4
+    return weight_rows, 1 if is_gated and rows_padded == MOST_ROWS else 4
 
 
 def fused_linear(
@@ -170,7 +169,7 @@ def fused_linear(
         raise ValueError(f"the output is {(num_rows, num_outputs)}, and what it is written to {tuple(out.shape)}")
     if num_rows == 0:
         return out
-    tiling = gemv_tiling(num_rows, num_outputs, size, gpu_of(x.device).launches_early)
+    tiling = gemv_tiling(num_rows, num_outputs, size)
     weight_rows, unroll = fused_tiling(tiling, next_power_of_2(num_rows), is_gated)
     norm_weight, eps = (x, 0.0) if norm is None else norm  # never read without a norm
     fused_gemv_kernel[(cdiv(num_outputs, weight_rows),)](

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import torch
 
 from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
-from minivllm.kernels.launch import gpu_of
 from minivllm.kernels.triton_guard import cdiv, jit, jit_for_any, next_power_of_2, tl
 
 MOST_ROWS = 16
@@ -70,7 +69,7 @@ def gemv_kernel(
     x       m0 [ tile 0 | tile 1 | ... ]        acc (M, weight_rows, tile): each thread sums its own columns of K,
             m1 [ tile 0 | tile 1 | ... ]        and only at the end all threads sum theirs
     weight  n0 [ tile 0 | tile 1 | ... ]
-            n1 [ tile 0 | tile 1 | ... ]        unrolled, so that the reads of 4 tiles are under way at once
+            n1 [ tile 0 | tile 1 | ... ]        unrolled: of a long K, 4 tiles are under way at once
 
     The weight is read one tile ahead: its first tile needs to wait for no other kernel.
     """
@@ -142,19 +141,19 @@ def skinny_gemm_kernel(
     tl.store(out_ptr + out_cell, acc.to(out_ptr.dtype.element_ty), mask=is_row[None, :] & is_output[:, None])
 
 
-def gemv_tiling(num_rows: int, num_outputs: int, size: int, early: bool = False) -> Tiling:
-    """Small programs: 1 warp, and as many rows of the weight as 32 threads can sum in 64 registers each.
+def gemv_tiling(num_rows: int, num_outputs: int, size: int) -> Tiling:
+    """A few whole rows of the weight in one tile, so that a program asks for all that it reads at once.
 
-    A long K gets 4 warps instead, so that a program is not over later than all others. Launched early, a program reads
-    all of its weight before it waits, if 128 threads can hold it: it is one tile then.
+    8192 numbers are 64 for each of 128 threads, and with them as many sums for each row of x. A longer K is read in
+    tiles of 1024, four of them under way.
     """
     rows_padded, whole = next_power_of_2(num_rows), next_power_of_2(size)
-    warps, tile = (1, 256) if size <= 3072 else (4, 1024)
-    weight_rows = max(1, 4 // rows_padded)
-    if early and whole <= (4096 if rows_padded <= 2 else 2048):
-        warps, tile, weight_rows = 4, whole, max(1, min(4, 8192 // whole) // rows_padded)
+    if whole <= (4096 if rows_padded <= 2 else 2048):
+        tile, weight_rows = whole, max(1, min(4, 8192 // whole) // rows_padded)
+    else:
+        tile, weight_rows = 1024, max(1, 4 // rows_padded)
     # Fewer rows for a small weight: its programs must still cover the GPU's multiprocessors several times.
-    return Tiling(min(weight_rows, max(1, next_power_of_2(num_outputs // 512))), tile, warps)
+    return Tiling(min(weight_rows, max(1, next_power_of_2(num_outputs // 512))), tile, warps=4)
 
 
 # 16 rows x 256 numbers x 2 bytes are 8 KB of weight, and as much of x: 4 buffers take 64 KB.
@@ -191,7 +190,7 @@ def skinny_linear(
     strides = (x.stride(0), out.stride(0), weight.stride(0))
     bias_or_any = weight if bias is None else bias  # never read without a bias
     if num_rows <= MOST_ROWS_WITHOUT_MATRIX_UNIT:
-        tiling = gemv_tiling(num_rows, num_outputs, size, gpu_of(x.device).launches_early)
+        tiling = gemv_tiling(num_rows, num_outputs, size)
         gemv_kernel[(cdiv(num_outputs, tiling.weight_rows),)](
             out,
             x,

@@ -140,7 +140,7 @@ def build_silu(target: Target) -> Built:
 
 def build_gemv(target: Target, rows: int, size: int) -> Built:
     types = pointers("bf16", "out", "x", "weight", "bias") | {"num_rows": "i32:odd"}
-    tiling = skinny_linear.gemv_tiling(rows, 4096, size, target.early)
+    tiling = skinny_linear.gemv_tiling(rows, 4096, size)
     constants = {
         "rows_padded": next_power_of_2(rows),
         "size": size,
@@ -153,7 +153,7 @@ def build_gemv(target: Target, rows: int, size: int) -> Built:
 
 def build_fused_gemv(target: Target, rows: int, size: int, gated: bool) -> Built:
     types = pointers("bf16", "out", "x", "weight", "bias", "norm") | {"eps": "fp32", "num_rows": "i32:odd"}
-    tiling = skinny_linear.gemv_tiling(rows, 4096, size, target.early)
+    tiling = skinny_linear.gemv_tiling(rows, 4096, size)
     weight_rows, unroll = fused_linear.fused_tiling(tiling, next_power_of_2(rows), gated)
     constants = {
         "rows_padded": next_power_of_2(rows),
@@ -238,7 +238,7 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "RMS norm": (build_rms_norm, KB),
     "RMS norm of 8192": (partial(build_rms_norm, size=8192, warps=rms_norm.MOST_WARPS), KB),
     "SiLU and mul": (build_silu, 0),
-    "GEMV, 1 row": (partial(build_gemv, rows=1, size=1024), 2 * KB),
+    "GEMV, 1 row": (partial(build_gemv, rows=1, size=1024), 4 * KB),
     "GEMV, 4 rows": (partial(build_gemv, rows=4, size=3072), 8 * KB),
     "GEMV, long rows": (partial(build_gemv, rows=1, size=14336), 32 * KB),
     "fused GEMV": (partial(build_fused_gemv, rows=1, size=1024, gated=True), 4 * KB),
