@@ -225,7 +225,8 @@ def _observed(job: Job, engine: Engine, workload: Workload) -> dict[str, Any]:
     steps = [ObservedStep(**step) for step in answer["steps"]]
     machine = job.ceilings[engine.dtype]
     shape = job.shapes[engine.dtype]
-    return breakdown(steps, answer["seconds"], shape, machine.bytes_per_second, machine.flops_per_second)
+    told = breakdown(steps, answer["seconds"], shape, machine.bytes_per_second, machine.flops_per_second)
+    return {**told, "memory": answer["memory"]}
 
 
 def _traced(job: Job, engine: Engine, draw: Draw, figures: list[dict[str, float]]) -> dict[str, Any]:

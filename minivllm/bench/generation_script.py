@@ -36,11 +36,15 @@ def start_llm(engine: str, arguments: dict[str, Any]) -> tuple[Run, str]:
         params = [package.SamplingParams(max_tokens=length, **shared) for length in job["output_lens"]]
         serve = at_once if job.get("arrivals") is None else over_time
         if job.get("observe"):
+            import torch
+
+            from minivllm.bench.device_memory import device_memory
             from minivllm.bench.step_observer import StepObserver
 
             with StepObserver(llm) as observer:
                 answer = serve(llm, job, params)
-            return {**answer, "steps": [vars_of(step) for step in observer.steps]}
+            steps = [vars_of(step) for step in observer.steps]
+            return {**answer, "steps": steps, "memory": device_memory(llm, torch.cuda)}
         if job.get("trace"):
             from pathlib import Path
 

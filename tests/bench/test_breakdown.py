@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minivllm import LLM, SamplingParams
 from minivllm.bench.breakdown import breakdown, step_floor
+from minivllm.bench.device_memory import device_memory
 from minivllm.bench.step_observer import ObservedStep, StepObserver
 from minivllm.trace.device_clock import DeviceClock
 from tests.trace.fake_device import FakeClock
@@ -69,6 +71,20 @@ def test_reasons_that_differ_in_numbers_are_one() -> None:
     assert breakdown(steps, 2.0, SHAPE, 1.0, 1.0)["graphs"] == [
         {"mode": "NONE", "reason": "N decodes, padded to N", "steps": 2}
     ]
+
+
+def test_memory_is_told_of_a_gpu_only() -> None:
+    sizing = SimpleNamespace(memory_bytes=60, reason="measured")
+    worker = SimpleNamespace(device=SimpleNamespace(type="cuda"), kv_cache_sizing=sizing)
+    cache_config = SimpleNamespace(gpu_memory_utilization=0.9)
+    executor, config = SimpleNamespace(worker=worker), SimpleNamespace(cache_config=cache_config)
+    core = SimpleNamespace(model_executor=executor, vllm_config=config)
+    llm = SimpleNamespace(llm_engine=SimpleNamespace(engine_core=core))
+    cuda = SimpleNamespace(mem_get_info=lambda: (11, 100), max_memory_reserved=lambda: 85)
+    told = device_memory(llm, cuda)
+    assert (told["used"], told["used_share"], told["asked_share"], told["kv_cache"]) == (89, 0.89, 0.9, 60)
+    worker.device.type = "cpu"
+    assert device_memory(llm, cuda) == {}
 
 
 @pytest.fixture(scope="module")

@@ -105,6 +105,12 @@ def _remarks(told: dict[str, Any]) -> list[str]:
         f"Kernels ran on {ran:,} tokens for {of:,}: {padding['share']:.1%} padding.",
         f"Attention: {', '.join(told['attention_backends'])}.",
     ]
+    if memory := told["memory"]:
+        asked = f", and {memory['asked_share']:.1%} was allowed" if "asked_share" in memory else ""
+        lines.append(
+            f"The GPU's memory: {memory['used'] / 2**30:.1f} of {memory['total'] / 2**30:.1f} GiB are taken "
+            f"({memory['used_share']:.1%}{asked}), {memory['kv_cache'] / 2**30:.1f} GiB of them for keys and values."
+        )
     for graph in told["graphs"]:
         how = "launched kernel by kernel (NONE)" if graph["mode"] == "NONE" else f"one graph ({graph['mode']})"
         lines.append(f"{graph['steps']} steps: {how}" + (f"; {graph['reason']}" if graph["reason"] else ""))
