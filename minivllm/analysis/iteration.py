@@ -40,11 +40,13 @@ class RunFacts:
         plans: The data of each `schedule` event, by iteration.
         committed: Of each plan's output: the iteration in which it was committed, and how many tokens were sampled.
         lookups: Prefix look-ups of each request: (iteration, data).
+        logits: By iteration and request: the likeliest tokens, with their logits, if the log has them.
         is_whole: The log begins at the beginning, and nothing of it was dropped or cut off.
         has_worker: Batches were prepared: it is no simulation.
-        hash_contents, told_finished, texts, ended_texts, unstoppable: What the checks have seen, as far as they have
-            come: what each hash stands for (parent hash, own tokens, keys), whom the worker was told to forget, text
-            sent, texts ended, tokens of a text and those of its characters in which no stop string counts.
+        hash_contents, told_finished, texts, ended_texts, unstoppable, cache_stats: What the checks have seen, as far
+            as they have come: what each hash stands for (parent hash, own tokens, keys), whom the worker was told to
+            forget, text sent, texts ended, tokens of a text and those of its characters in which no stop string counts,
+            the counts of the prefix cache.
     """
 
     config: dict[str, Any]
@@ -57,6 +59,7 @@ class RunFacts:
     plans: dict[int, dict[str, Any]] = field(default_factory=dict)
     committed: dict[int, tuple[int, dict[str, int]]] = field(default_factory=dict)
     lookups: dict[str, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
+    logits: dict[int, dict[str, list[Any]]] = field(default_factory=dict)
     is_whole: bool = True
     has_worker: bool = False
     hash_contents: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -64,6 +67,7 @@ class RunFacts:
     texts: dict[str, str] = field(default_factory=dict)
     ended_texts: set[str] = field(default_factory=set)
     unstoppable: dict[str, tuple[int, int]] = field(default_factory=dict)
+    cache_stats: dict[str, int] | None = None
 
     @property
     def scheduler_config(self) -> dict[str, Any]:
@@ -160,24 +164,31 @@ def run_facts(log: Log) -> RunFacts:
     """Collect what is known of the whole run."""
     run = RunFacts(log.header.config, is_whole=log.start is None and not log.num_dropped and not log.truncated)
     for event in log.events:
-        if event.kind == "request.arrived" and event.request is not None:
-            run.prompts.setdefault(event.request, event.data["prompt_token_ids"])
-            run.params.setdefault(event.request, event.data.get("sampling_params", {}))
-            run.arrival.setdefault(event.request, (event.data["priority"], event.data["arrival_time"]))
-            run.keys.setdefault(event.request, (tuple(event.data.get("lora") or ()), event.data.get("cache_salt")))
-        elif event.kind == "kv.lookup" and event.request is not None:
-            run.lookups.setdefault(event.request, []).append((event.step, event.data))
-        elif event.kind == "schedule":
-            run.plans.setdefault(event.step, event.data)
-        elif event.kind == "prepare_inputs":
-            run.has_worker = True
-        elif event.kind == "update":
-            run.output_of.setdefault(event.step, len(run.output_of))
-            counts = {request: len(tokens) for request, tokens in event.data["sampled"].items()}
-            run.committed.setdefault(event.data["update_of"], (event.step, counts))
-            for request, tokens in event.data["emitted"].items():
-                run.outputs.setdefault(request, []).extend(tokens)
+        note_facts(run, event)
     return run
+
+
+def note_facts(run: RunFacts, event: Event) -> None:
+    """Add what an event says of the run as a whole."""
+    if event.kind == "request.arrived" and event.request is not None:
+        run.prompts.setdefault(event.request, event.data["prompt_token_ids"])
+        run.params.setdefault(event.request, event.data.get("sampling_params", {}))
+        run.arrival.setdefault(event.request, (event.data["priority"], event.data["arrival_time"]))
+        run.keys.setdefault(event.request, (tuple(event.data.get("lora") or ()), event.data.get("cache_salt")))
+    elif event.kind == "kv.lookup" and event.request is not None:
+        run.lookups.setdefault(event.request, []).append((event.step, event.data))
+    elif event.kind == "logits" and event.request is not None:
+        run.logits.setdefault(event.step, {}).setdefault(event.request, event.data["top"])
+    elif event.kind == "schedule":
+        run.plans.setdefault(event.step, event.data)
+    elif event.kind == "prepare_inputs":
+        run.has_worker = True
+    elif event.kind == "update":
+        run.output_of.setdefault(event.step, len(run.output_of))
+        counts = {request: len(tokens) for request, tokens in event.data["sampled"].items()}
+        run.committed.setdefault(event.data["update_of"], (event.step, counts))
+        for request, tokens in event.data["emitted"].items():
+            run.outputs.setdefault(request, []).extend(tokens)
 
 
 def iterations(log: Log, only: Collection[int] | None = None) -> Iterator[Iteration]:
@@ -195,18 +206,23 @@ def iterations(log: Log, only: Collection[int] | None = None) -> Iterator[Iterat
                 with contextlib.suppress(*BROKEN):
                     state.apply(event)
             continue
-        iteration = Iteration(step, events, copy_of(state), state, run)
-        for event in events:
-            if event.kind == "schedule" and iteration.at_schedule is None:
-                iteration.at_schedule = copy_of(state)
-            elif event.kind == "update" and iteration.at_update is None:
-                iteration.at_update = copy_of(state)
-            try:
-                state.apply(event)
-            except BROKEN as error:
-                iteration.contradictions.append((event, f"{type(error).__name__}: {error}"))
-        iteration.after = copy_of(state)
-        yield iteration
+        yield next_iteration(step, events, state, run)
+
+
+def next_iteration(step: int, events: list[Event], state: State, run: RunFacts) -> Iteration:
+    """One iteration; `state` goes on to its end."""
+    iteration = Iteration(step, events, copy_of(state), state, run)
+    for event in events:
+        if event.kind == "schedule" and iteration.at_schedule is None:
+            iteration.at_schedule = copy_of(state)
+        elif event.kind == "update" and iteration.at_update is None:
+            iteration.at_update = copy_of(state)
+        try:
+            state.apply(event)
+        except BROKEN as error:
+            iteration.contradictions.append((event, f"{type(error).__name__}: {error}"))
+    iteration.after = copy_of(state)
+    return iteration
 
 
 def copy_of(state: State) -> State:

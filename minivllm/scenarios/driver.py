@@ -85,6 +85,7 @@ class Driver:
         on_outputs: Called with every step's outputs; returns ids that the frontend wants aborted (a stop string).
         add_request: Hands a request over, where that is not simply a call of the core.
         states: Gives the whole state, for keyframes; None for a log without them.
+        after_step: Called when a step is over, and told in the log.
 
     Attributes:
         result: How it goes.
@@ -101,7 +102,9 @@ class Driver:
         on_outputs: Callable[[EngineCoreOutputs], list[str]] = lambda outputs: [],
         add_request: Callable[[EngineCoreRequest], None] | None = None,
         states: States | None = None,
+        after_step: Callable[[], None] = lambda: None,
     ) -> None:
+        self._after_step = after_step
         self.result = RunResult(0, {}, {}, {}, False, 0)
         self._core = core
         self._log = log
@@ -154,6 +157,7 @@ class Driver:
         if asked := [*asked, *self._aborts["frontend"].get(step, [])]:
             self._note_aborts("frontend", asked, core.abort_requests(asked))
         log.add("engine_core", "step.end", data=queue_state(core.scheduler) | self._at_step_end())
+        self._after_step()
         result.steps += 1
         result.free_blocks = core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         if not core.has_work() and result.steps > self._last_event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 
 from minivllm import __version__
+from minivllm.analysis.invariants import LiveChecker
 from minivllm.config import VllmConfig
 from minivllm.core.integrity import check_integrity
 from minivllm.core.messages import EngineCoreOutputs
@@ -26,6 +28,9 @@ from minivllm.trace.reader import Log
 from minivllm.trace.recorder import Recorder
 from minivllm.trace.snapshot import snapshot
 from minivllm.worker.kv_cache_sizing import KVCacheSizing
+
+# Iteration, and what does not hold in it.
+OnViolation = Callable[[int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ def run_scenario(
     mp: bool = False,
     logits: bool = False,
     max_steps: int = DEFAULT_MAX_STEPS,
+    on_violation: OnViolation | None = None,
 ) -> TracedRun:
     """Run a scenario from its first arrival to its last token.
 
@@ -68,6 +74,8 @@ def run_scenario(
         mp: Run the core in a process of its own, even if the scenario's settings do not ask for it.
         logits: Record the likeliest tokens before every sampled one.
         max_steps: Give up after so many iterations (not with a core in a process of its own).
+        on_violation: Is told of each invariant that does not hold, with `check`: at the end of the iteration in which
+            it happened, while the run goes on; of a core in a process of its own, when the run is over.
 
     Raises:
         ModelError, ValueError: See LLMEngine.from_engine_args and InputProcessor.process_inputs.
@@ -81,7 +89,9 @@ def run_scenario(
 
         log, result, violations = run_in_processes(scenario, args, log_path, check, logical, level, logits)
     else:
-        log, result, violations = _run_here(scenario, args, log_path, check, logical, level, logits, max_steps)
+        log, result, violations = _run_here(
+            scenario, args, log_path, check, logical, level, logits, max_steps, on_violation
+        )
     for event in log.events:
         if event.kind == "probe.failed":
             message = f"the probe on {event.data['symbol']} failed: {event.data['message']}"
@@ -94,6 +104,9 @@ def run_scenario(
                 {"iteration": step, "message": f"{verdict.invariant.id}: {message}"}
                 for step, message in verdict.violations
             ]
+        if on_violation is not None and (mp or settings.get("multiprocess")):
+            for violation in violations:
+                on_violation(violation["iteration"], violation["message"])
     return TracedRun(log, result, violations)
 
 
@@ -106,6 +119,7 @@ def _run_here(
     level: Level,
     logits: bool,
     max_steps: int,
+    on_violation: OnViolation | None,
 ) -> tuple[Log, RunResult, list[dict[str, Any]]]:
     engine = LLMEngine.from_engine_args(args)
     arrivals = arrivals_of(scenario, engine.tokenizer, engine.input_processor, engine.output_processor)
@@ -116,6 +130,16 @@ def _run_here(
     recorder = Recorder(log, tokenizer=engine.tokenizer, device=worker.device.type, logits=logits)
     recorder.blocks.watch(core.scheduler.kv_cache_manager)
     violations: list[dict[str, Any]] = []
+    checker = LiveChecker(log) if check and on_violation is not None else None
+
+    def tell(messages: Iterable[str]) -> None:
+        if on_violation is not None:
+            for message in messages:
+                on_violation(log.step, message)
+
+    def after_step() -> None:
+        if checker is not None:
+            tell(f"{rule}: {message}" for rule, message in checker.check())
 
     def at_step_end() -> dict[str, Any]:
         end_if_interrupted()
@@ -124,6 +148,7 @@ def _run_here(
                 check_integrity(core.scheduler)
             except AssertionError as error:
                 violations.append({"iteration": log.step, "message": str(error)})
+                tell([str(error)])
         return recorder.blocks.step_changes()
 
     def on_outputs(outputs: EngineCoreOutputs) -> list[str]:
@@ -137,7 +162,7 @@ def _run_here(
         with interrupt_between_steps() as end_if_interrupted, recorder.installation():
             recorder.process_started([("MainThread", "minivllm.scenarios.driver:Driver.step")])
             hooks: dict[str, Any] = {"at_step_end": at_step_end, "on_outputs": on_outputs, "states": states}
-            result = run(core, arrivals, log, max_steps=max_steps, **hooks)
+            result = run(core, arrivals, log, max_steps=max_steps, after_step=after_step, **hooks)
             recorder.process_ended()
     finally:
         log.close()

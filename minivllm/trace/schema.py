@@ -79,8 +79,10 @@ class Decision(Facts):
 class Schedule(Facts):
     """The plan of a step. Lists of pairs and dicts are in the plan's order.
 
-    `prefix_cache`: request, tokens looked up, tokens found. `preemptions`: victim, computed tokens lost, who needed the
-    blocks. `block_ids`: blocks that each request gained (with those found in the cache, at its admission).
+    `prefix_cache`: request, tokens looked up, tokens found; with any, `cache_stats` has all such counts since the
+    start, those of requests that come back from a preemption apart (`preempted_`). `preemptions`: victim, computed
+    tokens lost, who needed the blocks. `block_ids`: blocks that each request gained (with those found in the cache, at
+    its admission).
     """
 
     scheduled: list[tuple[str, int]]
@@ -107,6 +109,7 @@ class Schedule(Facts):
     cut: list[Decision]
     preemptions: list[tuple[str, int, str]]
     stop: Decision | None
+    cache_stats: dict[str, int] | None = None
 
 
 class Update(Facts):

@@ -316,6 +316,29 @@ def _plan_blocks(rng: random.Random, event: Event, events: list[Event]) -> bool:
     return (blocks.pop() if rng.random() < 0.5 else blocks.append(blocks[0])) or True
 
 
+@mutation("a look-up is counted wrong", "schedule")
+def _wrong_count(rng: random.Random, event: Event, events: list[Event]) -> bool:
+    entries = event.data["prefix_cache"]
+    return bool(entries) and _nudge(rng, rng.choice(entries), rng.choice([1, 2]))
+
+
+@mutation("a look-up is not counted, or twice", "schedule")
+def _not_counted(rng: random.Random, event: Event, events: list[Event]) -> bool:
+    entries = event.data["prefix_cache"]
+    if not entries:
+        return False
+    if rng.random() < 0.5:
+        entries.append(copy.copy(rng.choice(entries)))
+    else:
+        entries.pop(rng.randrange(len(entries)))
+    return True
+
+
+@mutation("a sum of the prefix cache is off", "schedule")
+def _wrong_sum(rng: random.Random, event: Event, events: list[Event]) -> bool:
+    return bool(event.data.get("cache_stats")) and _nudge_any(rng, event.data["cache_stats"])
+
+
 # ---- the worker ------------------------------------------------------------------------------------------------------
 
 
@@ -385,6 +408,26 @@ def _row_twice(rng: random.Random, event: Event, events: list[Event]) -> bool:
 @mutation("a row moves without its request", "rows")
 def _lost_move(rng: random.Random, event: Event, events: list[Event]) -> bool:
     return bool(event.data["moved"]) and event.data["moved"].pop() is not None
+
+
+@mutation("two rows of logits change places", "logits")
+def _swapped_logits(rng: random.Random, event: Event, events: list[Event]) -> bool:
+    others = [e for e in events if e.kind == "logits" and e.step == event.step and e.request != event.request]
+    if not others or others[0].data["top"][0][0] == event.data["top"][0][0]:
+        return False
+    place = events.index(others[0])
+    events[place] = copy.copy(others[0])
+    events[place].data, event.data = event.data, others[0].data
+    return True
+
+
+@mutation("a request gets a token that is not the likeliest", "logits")
+def _unlikely(rng: random.Random, event: Event, events: list[Event]) -> bool:
+    top = event.data["top"]
+    if top[0][1] - top[1][1] < 0.001:
+        return False
+    top[0], top[1] = [top[1][0], top[0][1]], [top[0][0], top[1][1]]
+    return True
 
 
 # ---- outputs ---------------------------------------------------------------------------------------------------------

@@ -7,13 +7,17 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minivllm.analysis.invariants import all_invariants, check_log
-from minivllm.scenarios.registry import all_scenarios
+from minivllm.core.kv_cache_manager import PrefixCacheStats
+from minivllm.sample.sampler import Sampler
+from minivllm.scenarios.registry import all_scenarios, get_scenario
+from minivllm.scenarios.run import run_scenario
 from minivllm.scenarios.simulate import simulate_to_log
 from minivllm.scenarios.workload import load_workload
 from minivllm.trace.events import Event
@@ -31,6 +35,12 @@ UNSEEN = {"a block is published under another hash", "two requests get each othe
 
 def recorded(name: str) -> Log:
     return read_log(SCENARIOS[name])
+
+
+@cache
+def with_logits(name: str) -> Log:
+    """The scenario run anew, with the likeliest tokens in its log. No recorded log has them."""
+    return run_scenario(get_scenario(name), {}, logical=True, logits=True).log
 
 
 def simulated(seed: int, folder: Path, max_steps: int | None = None) -> Log:
@@ -62,7 +72,8 @@ def test_a_recorded_scenario_breaks_no_invariant(name: str) -> None:
 
 
 def test_every_invariant_is_checked_on_some_scenario() -> None:
-    checked = {v.invariant.id for name in SCENARIOS for v in check_log(recorded(name)) if v.status == "ok"}
+    logs = [*map(recorded, SCENARIOS), with_logits("hello")]
+    checked = {v.invariant.id for log in logs for v in check_log(log) if v.status == "ok"}
     assert checked == {rule.id for rule in all_invariants()}
 
 
@@ -105,6 +116,11 @@ def _move_batch_first(events: list[Event]) -> None:
     batch = _of(events, "prepare_inputs")
     events.remove(batch)
     events.insert(events.index(_of(events, "schedule")), batch)
+
+
+def _swap_likeliest(events: list[Event]) -> None:
+    one, other = [event for event in events if event.kind == "logits" and event.step == 0][:2]
+    one.data, other.data = other.data, one.data
 
 
 def _leak_stop(events: list[Event]) -> None:
@@ -158,6 +174,11 @@ FIXTURES: dict[str, tuple[str, Callable[[list[Event]], None]]] = {
     "INV-28": ("stop-strings", _leak_stop),
     "INV-29": ("hello", _set("output.text", lambda d: d.update(finish_reason=None), lambda d: d["finish_reason"])),
     "INV-30": ("hello", _move_batch_first),
+    "INV-31": ("condense", _swap_likeliest),
+    "INV-32": (
+        "prefix-warmup",
+        _set("schedule", lambda d: _add(d["cache_stats"], "hits", 8), lambda d: d["prefix_cache"]),
+    ),
 }
 
 
@@ -198,13 +219,43 @@ def test_slips_that_an_engine_made(rule: str, scenario: str, change: Callable[[l
 @pytest.mark.parametrize("rule", [rule.id for rule in all_invariants()])
 def test_every_invariant_has_a_run_that_breaks_it(rule: str) -> None:
     name, change = FIXTURES[rule]
-    assert rule in broken(spoilt(recorded(name), change))
+    log = with_logits(name) if rule == "INV-31" else recorded(name)
+    assert rule in broken(spoilt(log, change))
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "two-processes"])
+def test_with_logits_no_scenario_breaks_an_invariant(name: str) -> None:
+    assert broken(with_logits(name)) == set()
+
+
+def test_tokens_that_the_sampler_swaps_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else shows it: the next inputs and the text are those of the swapped tokens."""
+    original = Sampler.forward
+
+    def swapped(self: Sampler, *args: Any) -> Any:
+        tokens, scores = original(self, *args)
+        return (tokens.flip(0), scores) if len(tokens) == 2 else (tokens, scores)
+
+    monkeypatch.setattr(Sampler, "forward", swapped)
+    log = run_scenario(get_scenario("condense"), {}, logical=True, logits=True).log
+    assert broken(log) == {"INV-31"}
+
+
+def test_counts_of_the_prefix_cache_that_are_wrong_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = PrefixCacheStats.record
+
+    def generous(self: PrefixCacheStats, num_tokens: int, num_hits: int, preempted: bool) -> None:
+        original(self, num_tokens, num_hits + (num_hits > 0), preempted)
+
+    monkeypatch.setattr(PrefixCacheStats, "record", generous)
+    assert broken(run_scenario(get_scenario("prefix-warmup"), {}, logical=True).log) == {"INV-32"}
 
 
 def test_nearly_all_of_a_thousand_slips_are_caught(tmp_path: Path) -> None:
     # The big logs say nothing that the small ones do not, and take long.
     logs = [recorded(name) for name in SCENARIOS if not name.startswith("mixed-batch")]
     logs += [simulated(seed, tmp_path, max_steps=30) for seed in range(20)]
+    logs += [with_logits(name) for name in ("condense", "chunked", "async-scheduling")]
     rng = random.Random("a thousand slips")
     missed: list[str] = []
     made: Counter[str] = Counter()

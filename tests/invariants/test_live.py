@@ -13,6 +13,8 @@ from minivllm.core.block_pool import BlockPool
 from minivllm.core.scheduler import Scheduler
 from minivllm.scenarios.registry import get_scenario
 from minivllm.scenarios.run import run_scenario
+from minivllm.worker import request_slots
+from minivllm.worker.batch_state import apply_all_cached
 from minivllm.worker.block_table import BlockTable
 from minivllm.worker.input_batch import InputBatch
 from minivllm.worker.request_columns import RequestColumns
@@ -70,11 +72,39 @@ def test_a_budget_that_is_not_kept_is_found(tiny_model: Path, monkeypatch: pytes
 
 
 def test_a_wrong_position_is_found(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(original: Any, columns: RequestColumns, row: int, num_computed_tokens: int) -> None:
-        original(columns, row, num_computed_tokens - (num_computed_tokens == 7))
+    def late(columns: RequestColumns, places: Any, cached: Any) -> None:
+        apply_all_cached(columns, places, cached)
+        columns.num_computed[places] -= columns.num_computed[places] == 7
 
-    wrap(monkeypatch, RequestColumns, "set_computed", late)
+    monkeypatch.setattr(request_slots, "apply_all_cached", late)
     assert {"INV-18", "INV-22"} <= found(tiny_model)
+
+
+def test_a_fault_is_told_in_the_step_in_which_it_happens(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def off_by_one(original: Any, table: Any, rows: Any, positions: Any) -> Any:
+        planned.append(1)
+        return original(table, rows, positions) + (positions == 6)
+
+    planned: list[int] = []
+    told: list[tuple[int, int, str]] = []
+    wrap(monkeypatch, BlockTable, "compute_slot_mapping", off_by_one)
+    run = run_scenario(
+        get_scenario("hello"),
+        {"model": str(tiny_model)},
+        check=True,
+        logical=True,
+        on_violation=lambda step, message: told.append((step, len(planned), message)),
+    )
+    assert {(step, message) for step, _, message in told} == {(v["iteration"], v["message"]) for v in run.violations}
+    assert told[0][:2] == (0, 1), "before the second batch is prepared"
+    assert told[-1][1] < len(planned), "the run went on"
+
+
+@pytest.mark.parametrize("name", ["kv-pressure", "abort-in-flight", "async-scheduling", "mixed-batch-drafts", "n2"])
+def test_a_sound_run_breaks_nothing_while_it_goes_on(name: str) -> None:
+    told: list[str] = []
+    run_scenario(get_scenario(name), {}, check=True, on_violation=lambda step, message: told.append(message))
+    assert told == []
 
 
 def test_numbers_of_the_log_are_plain(tiny_model: Path) -> None:

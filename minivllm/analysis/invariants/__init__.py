@@ -1,6 +1,7 @@
 """The invariants of the engine, each checked on the event log."""
 
-from minivllm.analysis.invariants import batch, blocks, life, order, plan, text
+from minivllm.analysis.invariants import batch, blocks, life, order, plan, sampling, text
+from minivllm.analysis.invariants.live import LiveChecker
 from minivllm.analysis.invariants.registry import (
     Checker,
     Invariant,
@@ -12,6 +13,7 @@ from minivllm.analysis.invariants.registry import (
 __all__ = [
     "Checker",
     "Invariant",
+    "LiveChecker",
     "Verdict",
     "all_invariants",
     "batch",
@@ -20,5 +22,6 @@ __all__ = [
     "life",
     "order",
     "plan",
+    "sampling",
     "text",
 ]

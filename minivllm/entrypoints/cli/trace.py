@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -234,8 +235,9 @@ def _run(
     from minivllm.trace.plan_lines import write_plan_lines
 
     before = _written(path)
+    options: dict[str, Any] = {"check": check, "level": level, "mp": mp, "logits": logits}
     try:
-        run = run_scenario(scenario, engine, log_path=path, check=check, level=level, mp=mp, logits=logits)
+        run = run_scenario(scenario, engine, log_path=path, on_violation=_note_first(), **options)
     except (KeyboardInterrupt, RuntimeError):
         if _written(path) != before:
             note(f"log: {path}, up to where the run ended")
@@ -250,6 +252,19 @@ def _run(
         is_async = run.log.header.config["scheduler_config"]["async_scheduling"]
         write_plan_lines(plans, run.log.events, is_async=is_async)
     return run
+
+
+def _note_first() -> Callable[[int, str], None]:
+    """Tells of each invariant when it is broken for the first time; all that was found is told at the end."""
+    broken: set[str] = set()
+
+    def tell(step: int, message: str) -> None:
+        rule = message.partition(":")[0]
+        if rule not in broken:
+            broken.add(rule)
+            note(f"iteration {step}: {message} (the run goes on)")
+
+    return tell
 
 
 def _written(path: Path) -> int | None:

@@ -5,6 +5,7 @@ The probes see the scheduler's answer the moment it is given, so an event holds 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import islice
 from operator import attrgetter
 from typing import Any
@@ -56,7 +57,10 @@ class PlanProbes:
 
     def _schedule(self, call: Call) -> None:
         scheduler, plan = call.args[0], call.result
-        seq = self._add(call, "schedule", _plan(scheduler, plan))
+        data = _plan(scheduler, plan)
+        if data["prefix_cache"]:
+            data["cache_stats"] = asdict(scheduler.kv_cache_manager.prefix_cache_stats)
+        seq = self._add(call, "schedule", data)
         self._plans[id(plan)] = (self._log.step, seq)
 
     def _update(self, call: Call) -> None:
