@@ -124,10 +124,12 @@ def prefill_settings(rows: tuple[int, ...] = (64, 128), tiles: tuple[int, ...] =
     return settings
 
 
-def gemv_settings(weight_rows: tuple[int, ...] = (1, 2, 4), tiles: tuple[int, ...] = (256, 512, 1024)) -> list[Setting]:
+def gemv_settings(
+    weight_rows: tuple[int, ...] = (1, 2, 4), tiles: tuple[int, ...] = (256, 512, 1024, 2048, 4096)
+) -> list[Setting]:
     """Rows of the weight, tile along K and warps of the product of up to 4 rows."""
     settings = []
-    for rows, tile, warps in itertools.product(weight_rows, tiles, (1, 2, 4)):
+    for rows, tile, warps in itertools.product(weight_rows, tiles, (1, 2, 4, 8)):
         if rows * tile > 2048 * warps:
             continue  # more numbers than the registers of so few threads hold
         tiling = _always(skinny_linear.Tiling(rows, tile, warps))
