@@ -26,7 +26,7 @@ from typing import Any
 from minivllm.analysis.diff_said import Sides
 from minivllm.analysis.diff_words import consequences
 from minivllm.exercises.course import Exercise
-from minivllm.exercises.learner_file import OutOfTimeError, Place, place_in, said
+from minivllm.exercises.learner_file import OutOfTimeError, Place, innermost, place_in, said
 from minivllm.exercises.replacing import replaced
 from minivllm.exercises.report import MapPlace
 from minivllm.exercises.runs import MAX_STEPS, Run, difference, planted, reference_of, run_key, run_with
@@ -115,6 +115,7 @@ class Bench:
         self.part = part
         self.file = file
         self.runs = runs
+        self.last_call = ""
         self._known: dict[str, Run | WrongError] = {}
 
     # ---- the part alone ---------------------------------------------------------------------------------------
@@ -133,29 +134,31 @@ class Bench:
         function: Callable[..., Any] = getattr(self.part, name) if name else args[0]
         given = args if name else args[1:]
         words = [shown(arg) for arg in given] + [f"{key}={shown(value)}" for key, value in kwargs.items()]
-        call = text or f"{name or getattr(function, '__name__', '?')}({', '.join(words)})"
+        call = self.last_call = text or f"{name or getattr(function, '__name__', '?')}({', '.join(words)})"
         try:
             return Called(call, function(*given, **kwargs))
         except OutOfTimeError as error:
             raise self.out_of_time(error, call) from None
         except (Exception, SystemExit) as error:
-            raise self.raised(error, call) from None
+            raise self.raised(error, call, nobody="This call raised an error.") from None
 
     def same(self, call: str, got: Any, expected: Any, why: str = "") -> None:
         """Hold something that a call has done against what is expected."""
         Called(call, got).gives(expected, why)
 
     def raised(
-        self, error: BaseException, call: str, at: MapPlace | None = None, step: int | None = None
+        self,
+        error: BaseException,
+        call: str,
+        at: MapPlace | None = None,
+        step: int | None = None,
+        nobody: str = "The engine could not go on with what your part gave it.",
     ) -> WrongError:
-        """What to say when something raised."""
-        place = place_in(self.file, error)
+        """What to say when something raised; `nobody` if it was not in the learner's file."""
+        error, place = innermost(self.file, error)
         if isinstance(error, NotImplementedError) and place is not None:
             return WrongError("This is not written yet.", call=call, got=said(error), place=place, is_error=True)
-        if place is None:
-            message = "The engine could not go on with what your part gave it."
-        else:
-            message = "Your code raised an error."
+        message = nobody if place is None else "Your code raised an error."
         if step is not None:
             message += f" That was in iteration {step}"
             message += "." if at is None or at.iteration == step else "; the map shows the last plan before it."

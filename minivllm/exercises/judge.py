@@ -97,6 +97,7 @@ class _Reporter:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        self._bench.last_call = ""
         with time_limit(TASK_SECONDS):
             return (yield)  # type: ignore[return-value]
 
@@ -116,7 +117,8 @@ class _Reporter:
         if isinstance(error, OutOfTimeError):
             error = self._bench.out_of_time(error, result.title)
         if not isinstance(error, WrongError):
-            error = self._bench.raised(error, f"the check {result.name}")
+            call = self._bench.last_call or f"the check {result.name}"
+            error = self._bench.raised(error, call, nobody="What your part gave is of another kind than it should be.")
         if error.is_endless:
             item.session.shouldfail = "out of time"  # whoever comes next would run into the same loop
         result.status = "error" if error.is_error else "fail"

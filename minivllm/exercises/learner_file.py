@@ -129,6 +129,15 @@ def place_in(file: Path, error: BaseException) -> Place | None:
     return None
 
 
+def innermost(file: Path, error: BaseException) -> tuple[BaseException, Place | None]:
+    """The error that began it, and its line of a file: what runs a kernel raises another one instead."""
+    place = place_in(file, error)
+    cause = error.__cause__
+    if cause is not None and (inner := place_in(file, cause)) is not None:
+        return cause, inner
+    return error, place
+
+
 def said(error: BaseException) -> str:
     """An error in one line: its kind, and what it says."""
     text = " ".join(str(error).split())

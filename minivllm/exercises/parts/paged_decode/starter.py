@@ -51,7 +51,7 @@ def paged_decode(
     """
     requests, heads, head_dim = query.shape
     kv_heads = keys.shape[1]
-    out = torch.empty_like(query)
+    out = torch.zeros_like(query)
     paged_decode_kernel[(requests, heads)](
         out,
         query,
