@@ -121,7 +121,8 @@ def start_transformers(arguments: dict[str, Any]) -> tuple[Run, str]:
     network.to(device)
 
     def run(job: Job) -> dict[str, Any]:
-        prompts, [output_len] = job["prompts"], set(job["output_lens"])
+        prompts, output_len = job["prompts"], max(job["output_lens"])
+        assert output_len == min(job["output_lens"]), "transformers makes one batch: all outputs have one length"
         longest = max(map(len, prompts))
         ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
         mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
