@@ -21,7 +21,13 @@ line each, and shows the part of the map where one does not hold:
 minivllm check -s kv-pressure
 minivllm check --log run.jsonl --invariant INV-19
 minivllm trace -s thrash --check
+minivllm trace -s condense --check --logits
 ```
+
+With `--check` a sentence that is broken is told at the end of the iteration in which it happened, and the run goes on
+(with a core in a process of its own, where the log has two authors, when the run is over). With `--logits` the log
+holds the likeliest tokens before each sampled one, and INV-31 can hold the one against the other. A log without a
+complete iteration proves nothing: `check` says so, and ends with 1.
 
 Each check is a function of the event log alone (`minivllm/analysis/invariants/`), so it works on any log: recorded
 here or copied from another machine. It believes no event that can be computed from others: the books of blocks, the
@@ -29,7 +35,9 @@ arrays of a batch and the ends of requests are worked out again and compared. Tw
 invariant has a broken run that it catches, and of a thousand random slips in logs (a swapped row, a stale slot, a
 leaked block, a lost token, a counter off by one) at least 95 % are caught (`tests/invariants`). What is missed is of
 two kinds: a block published under a wrong hash that nobody asks for later, and two requests' tokens exchanged in a
-simulated run, where no input and no text shows it.
+simulated run, where no input, no text and no logits show it.
+
+The [bug lab](exercises.md) plants faults that real engines had, and lets you write such a sentence yourself.
 
 INV-01 to INV-12 are also checked inside the running scheduler (`minivllm/core/integrity.py`), where more can be seen
 than a log holds: the links of the free queue, the entries of the hash map.

@@ -69,3 +69,23 @@ def test_an_unknown_invariant_is_told_by_its_neighbour(run: Run) -> None:
 
 def test_ascii_is_ascii(run: Run, leaking_log: Path) -> None:
     assert run("check", "--log", str(leaking_log), "--ascii").out.isascii()
+
+
+@pytest.mark.parametrize("num_lines", [1, 6])
+def test_a_run_without_a_complete_iteration_proves_nothing(
+    run: Run, recorded_logs: Path, tmp_path: Path, num_lines: int
+) -> None:
+    lines = gzip.decompress((recorded_logs / "hello.jsonl.gz").read_bytes()).decode().splitlines()
+    log = tmp_path / "empty.jsonl"
+    log.write_text("\n".join(lines[:num_lines]) + "\n")
+    ended = run("check", "--log", str(log))
+    assert (ended.code, ended.out) == (1, "")
+    assert "nothing was checked: the log holds no complete iteration" in ended.err
+    document = run("check", "--log", str(log), "--json").json
+    assert (document["iterations"], document["passed"], document["failed"]) == (0, 0, 0)
+
+
+def test_a_rule_that_needs_more_of_a_log_says_how_to_get_it(run: Run) -> None:
+    ended = run("check", "-s", "hello", "--invariant", "INV-31", "--width", "200")
+    assert ended.code == 0
+    assert "the log holds none of logits; trace with --logits" in ended.out

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _MARKS = {"ok": "✓", "violated": "✗", "not_applicable": "–"}
 _ASCII_MARKS = {"ok": "ok ", "violated": "BAD", "not_applicable": " - "}
 _COLOURS = {"ok": "green", "violated": "bold red", "not_applicable": "dim"}
+# What some rules need is recorded only if it is asked for.
+_HOW: dict[tuple[str, ...], str] = {("logits",): "; trace with --logits"}
 # Of one invariant, on the screen; JSON has more.
 _SHOWN = 3
 
@@ -53,25 +55,29 @@ def check(
 ) -> None:
     """Check a run against every invariant of the engine, one line each.
 
-    Ends with 1 if one does not hold, and shows the part of the map where it broke.
+    Ends with 1 if one does not hold, and shows the part of the map where it broke; and if the log holds no complete
+    iteration, for then nothing was checked.
     """
     from minivllm.analysis.invariants import check_log
 
     wanted = _wanted(invariant)
     chosen = choose_log(log, scenario)
+    num_iterations = len({event.step for event in chosen.events if event.kind == "step.end"})
     verdicts = [verdict for verdict in check_log(chosen) if verdict.invariant.id in wanted]
     failed = [verdict for verdict in verdicts if verdict.status == "violated"]
     if as_json:
         passed = sum(verdict.status == "ok" for verdict in verdicts)
         document = {"passed": passed, "failed": len(failed), "invariants": [verdict.as_dict() for verdict in verdicts]}
-        print_json("check", {"log": str(chosen.path), **document})
-    else:
+        print_json("check", {"log": str(chosen.path), "iterations": num_iterations, **document})
+    elif num_iterations:
         console = stdout_console(width)
         _draw(verdicts, console, ascii_only)
         if failed:
             _draw_place(failed[0], chosen, console, ascii_only)
         _say_next(verdicts, chosen, scenario)
-    if failed:
+    if not num_iterations:
+        note("nothing was checked: the log holds no complete iteration")
+    if failed or not num_iterations:
         raise typer.Exit(BAD_INPUT)
 
 
@@ -110,7 +116,7 @@ def _said(verdict: Verdict) -> list[str]:
     rule = verdict.invariant
     lines = [rule.sentence]
     if verdict.status == "not_applicable":
-        lines[0] += f" (not checked: the log holds none of {', '.join(rule.needs)})"
+        lines[0] += f" (not checked: the log holds none of {', '.join(rule.needs)}{_HOW.get(rule.needs, '')})"
     lines += [f"iteration {step}: {message}" for step, message in verdict.violations[:_SHOWN]]
     if verdict.num_violations > _SHOWN:
         lines.append(f"and {verdict.num_violations - _SHOWN} more")
