@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from minivllm.kernels import (
+    append_blocks,
     fused_linear,
     logprobs,
     pack_inputs,
@@ -245,6 +246,7 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "fused GEMV, 4 rows": (partial(build_fused_gemv, rows=4, size=3072, gated=True), 8 * KB),
     "fused GEMV, residual": (partial(build_fused_gemv, rows=2, size=3072, gated=False), 8 * KB),
     "skinny GEMM": (build_skinny_gemm, 66 * KB),
+    "append blocks": (partial(build_pack, kernel=append_blocks.append_blocks_kernel, tile=append_blocks.TILE), 4 * KB),
     "pack requests": (partial(build_pack, kernel=pack_inputs.pack_requests_kernel, requests_padded=512), 4 * KB),
     "pack tokens": (
         partial(build_pack, kernel=pack_inputs.pack_tokens_kernel, block_size=16, tile=pack_inputs.TILE),
