@@ -208,7 +208,7 @@ def _result(job: Job, engine: Engine, draw: Draw, figures: list[dict[str, float]
     workload = job.draw(draw, 0)
     result: dict[str, Any] = {"engine": engine.name, "dtype": engine.dtype, **engine.facts, **workload.described()}
     result |= {name: _spread([figure[name] for figure in figures]) for name in figures[0]}
-    if engine.name == "minivllm":
+    if engine.facts["can_be_watched"]:
         result["breakdown"] = _observed(job, engine, job.draw(draw, _WARM_UP + 1))
         job.on_run(workload.output_tokens)
         decode = result["breakdown"]["kinds"].get("decode")

@@ -7,7 +7,8 @@ It runs under any Python, with minivllm, vLLM or transformers, and must be self-
 ARGUMENTS are those of the engine, as JSON. A line holds {"prompts": [[token, ...], ...], "output_lens": [n, ...],
 "temperature": t, "arrivals": [seconds, ...] or null}; the answer is {"seconds": s}, with arrivals also when the first
 and last token of each request came. With "observe" minivllm also tells its steps, and with "trace": [path, level] it
-writes a log of them. The first answer, after loading, is {"version": ..., "threads": ..., "start_s": ...}.
+writes a log of them. The first answer, after loading, is {"version": ..., "threads": ..., "start_s": ...,
+"can_be_watched": ...}: a core in a process of its own cannot.
 """
 
 from __future__ import annotations
@@ -154,7 +155,8 @@ def main() -> None:
     loading = round(time.perf_counter() - start, 3)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     facts = {"version": version, "torch": torch.__version__, "threads": torch.get_num_threads(), "device": device}
-    answer({**facts, "start_s": loading})
+    can_be_watched = engine == "minivllm" and not arguments.get("multiprocess", False)
+    answer({**facts, "start_s": loading, "can_be_watched": can_be_watched})
     for line in sys.stdin:
         answer(run(json.loads(line)))
 

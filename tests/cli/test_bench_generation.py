@@ -81,6 +81,7 @@ def test_a_shape_runs_with_random_weights(run: Run) -> None:
     [
         (("throughput", "--workload", "W9"), 2, "there are batch, W1, W2"),
         (("latency", "--tflops", "1"), 2, "belong together"),
+        (("latency", "--trace", "x.jsonl", "--engine-arg", "multiprocess=true"), 2, "leave multiprocess out"),
         (("latency", "--workload", "W3", "--trace", "x.jsonl"), 2, "--trace is for one workload"),
         (("latency", "--engine-arg", "async_scheduling"), 2, "expected NAME=VALUE"),
         (("latency", "--engine-arg", "max_seqs=3", "--bandwidth-gb-s", "1", "--tflops", "1"), 1, "max_seqs"),

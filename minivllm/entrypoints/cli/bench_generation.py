@@ -188,9 +188,12 @@ def _run(
 
     if trace is not None and len(draws) * len(dtypes or ["auto"]) > 1:
         raise typer.BadParameter("--trace is for one workload in one precision, and these are more")
+    arguments = parsed_arguments(engine_args or [])
+    if trace is not None and arguments.get("multiprocess"):
+        raise typer.BadParameter("--trace needs the engine's core in the same process: leave multiprocess out")
     check_outputs({"--trace": Path(trace[0]) if trace else None})
     names = [one.value for one in dtypes] if dtypes else None
-    plan = Plan(bench, model, draws, names, repeats, parsed_arguments(engine_args or []), rates, peers, trace)
+    plan = Plan(bench, model, draws, names, repeats, arguments, rates, peers, trace)
     note("measuring what this machine can do, then loading the engines")
     with make_progress("runs", plan.num_runs, True) as progress:
         results, floors, device = run_plan(plan, progress.advance)
