@@ -56,7 +56,8 @@ class FakeStep(DeviceStep):
                 place = torch.arange(length)
                 seen = self.cache[inputs.block_table[row, place // size].long() * size + place % size].tolist()
                 logits[row, next_token(seen)] = 1000.0  # drawn at any temperature
-        return ForwardOutput(logits, logits, SamplingRows(sampled_slot, inputs.seq_lens))
+        hidden = torch.zeros(tokens, VOCAB_SIZE + 1)
+        return ForwardOutput(hidden, logits, SamplingRows(sampled_slot, inputs.seq_lens))
 
     def sample(self, step: ForwardOutput, with_penalties: bool) -> None:
         for row, (slot, position) in enumerate(zip(step.rows.slot.tolist(), step.rows.position.tolist(), strict=True)):

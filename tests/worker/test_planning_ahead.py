@@ -32,6 +32,7 @@ WAYS: list[dict[str, Any]] = [
     {"logit_bias": {0: 1e-3}},
     {"min_tokens": 2, "all_stop_token_ids": (VOCAB_SIZE,)},
     {"logprobs": 1},
+    {"prompt_logprobs": 0, "skip_reading_prefix_cache": True},
     {"bad_words_token_ids": ((1, 2), (3, 0))},
     {"bad_words_token_ids": ((4, 1), (0, 3), (2, 4))},
 ]
@@ -110,6 +111,9 @@ def test_random_use_gives_everybody_the_tokens_of_a_request_alone(seed: int, is_
         check_integrity(core.scheduler)
         for output in outputs.outputs if outputs else []:
             got[output.request_id] += output.new_token_ids
+            if output.new_prompt_logprobs is not None:
+                prompt = asked[output.request_id].prompt_token_ids
+                assert len(output.new_prompt_logprobs.logprobs) == len(prompt) - 1
         if len(asked) == 25 and not core.has_work():
             break
     assert not core.has_work(), "everybody came to an end"
