@@ -11,7 +11,10 @@ import pytest
 from minivllm import LLM, SamplingParams
 from minivllm.bench.breakdown import breakdown, step_floor
 from minivllm.bench.device_memory import device_memory
+from minivllm.bench.shapes import model_arguments
 from minivllm.bench.step_observer import ObservedStep, StepObserver
+from minivllm.engine.arg_utils import EngineArgs
+from minivllm.scenarios.model_shape import model_shape
 from minivllm.trace.device_clock import DeviceClock
 from tests.trace.fake_device import FakeClock
 
@@ -42,6 +45,18 @@ def test_a_floor_counts_weights_once_and_keys_and_values_of_each() -> None:
     assert one == weights + row + kv * (9 + 1)
     assert step_floor(step(1, [(9, 1), (9, 1)], 2), SHAPE, 1.0, 1e30) == weights + 2 * row + 2 * kv * (9 + 1)
     assert step_floor(ObservedStep(1.0), SHAPE, 1.0, 1.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("lengths", "milliseconds"),
+    [([(160, 1)], 0.271), ([(160, 1)] * 64, 0.532), ([(160, 1)] * 256, 1.325), ([(0, 4096)] * 4, 29.043)],
+)
+def test_floors_of_a_real_shape(lengths: list[tuple[int, int]], milliseconds: float) -> None:
+    """Counted by another program: a Qwen3-0.6B in bfloat16 where 4.466 TB/s are read and 762 TFLOP/s multiplied."""
+    args = EngineArgs.from_kwargs(**model_arguments("qwen3-0.6b"), dtype="bfloat16")
+    shape = model_shape(args.resolve_engine_config(), "cpu")
+    seconds = step_floor(step(1, lengths, 0), shape, 4.466e12, 762e12)
+    assert seconds * 1e3 == pytest.approx(milliseconds, abs=0.0006)
 
 
 def test_parts_add_up_and_a_gpus_work_hides_the_hosts() -> None:
