@@ -49,7 +49,9 @@ n:next / h:hint / l:list / c:check / x:reset / q:quit ?
 
 `minivllm exercise check` does it once, `--json` gives the result task by task. There are three hints for each exercise,
 each plainer than the one before; the solution and the explanation come after passing (or with `--give-up`). `reset`
-asks, and keeps what you had beside it. Progress is kept in `exercises.json` in the state folder (`$MINIVLLM_HOME`).
+asks, and keeps what you had beside it. Logs of your runs are in `minivllm-exercises/runs`: `minivllm map`, `why` and
+every other command that reads a log takes them with `--log`. Progress is kept in `exercises.json` in the state folder
+(`$MINIVLLM_HOME`).
 
 """
 

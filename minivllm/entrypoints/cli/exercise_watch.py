@@ -45,14 +45,13 @@ class Watch:
         self._progress = progress
         self._view = view
         self._lang = lang
-        self._passed = False
         self._hints = 0
         self._open()
 
     def _open(self) -> None:
         self._workshop = take_up(self._exercise, self._folder, self._progress)
         self._file = self._workshop.file(self._exercise)
-        self._passed, self._hints = False, 0
+        self._hints = 0
 
     def run(self) -> None:
         """Until q is pressed."""
@@ -107,7 +106,6 @@ class Watch:
             self._view.say(str(error), "bold red")
             self._prompt()
             return
-        self._passed = report.passed
         print()
         self._view.report(report)
         if report.passed:
@@ -151,8 +149,7 @@ class Watch:
         names = [exercise.name for exercise in exercises()]
         self._view.bar(sum(name in self._progress.passed for name in names), len(names))
         self._view.say(f"{self._file}", "cyan")
-        following = "n:next" if self._passed else "n:next (this one is not done)"
-        print(f"{following} / h:hint / l:list / c:check / x:reset / q:quit ? ", end="", flush=True)
+        print("n:next / h:hint / l:list / c:check / x:reset / q:quit ? ", end="", flush=True)
 
 
 def saved(file: Path) -> Saved:
