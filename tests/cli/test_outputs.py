@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -258,7 +258,9 @@ def test_recording_replaces_a_log_only_by_a_whole_one(
 
 
 def test_a_run_that_was_stopped_at_its_limit_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minivllm.scenarios.run.run", functools.partial(drive, max_steps=3))
+    monkeypatch.setattr(
+        "minivllm.scenarios.run.run", lambda *args, **kwargs: drive(*args, **{**kwargs, "max_steps": 3})
+    )
     ended = run("trace", "Once")
     assert ended.code == 0
     assert "stopped after 3 steps: not every request finished" in ended.err

@@ -46,6 +46,7 @@ class Watch:
         self._view = view
         self._lang = lang
         self._hints = 0
+        self._checked: Saved = None
         self._open()
 
     def _open(self) -> None:
@@ -57,20 +58,15 @@ class Watch:
         """Until q is pressed."""
         with _single_keys():
             self._begin()
-            seen = saved(self._file)
             while True:
                 key = _key()
                 if key in _QUIT:
                     print()
                     return
-                now = saved(self._file)
-                if key is None and now in (None, seen):
-                    continue  # an editor may take the file away for a moment while it saves
-                if key is None:
-                    self._check()
-                else:
+                if key is not None:
                     self._press(key)
-                seen = saved(self._file)
+                elif saved(self._file) not in (None, self._checked):
+                    self._check()  # an editor may take the file away for a moment while it saves: None
 
     def _begin(self) -> None:
         print(_CLEAR, end="")
@@ -99,6 +95,7 @@ class Watch:
 
         if clear:
             print(_CLEAR, end="")
+        self._checked = saved(self._file)  # before it is read: who saves during the check has it checked again
         print(f"Checking {self._exercise.file} ... please wait", flush=True)
         try:
             report = judged(self._exercise, self._workshop, self._progress)
