@@ -14,7 +14,7 @@ import torch
 
 from minivllm.kernels.triton_guard import INTERPRETED, KernelWithoutTriton
 
-__all__ = ["HAS_GLUON", "gl", "gluon_jit", "gluon_jit_for_any", "hopper", "tensor_in_boxes"]
+__all__ = ["HAS_GLUON", "fetch_box", "gl", "gluon_jit", "gluon_jit_for_any", "hopper", "tensor_in_boxes"]
 
 try:
     from triton.experimental import gluon
@@ -23,12 +23,15 @@ try:
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     gluon_jit: Callable[..., Any] = gluon.jit
+    # From a matrix to shared memory by the copy engine: (matrix, coordinates, barrier, target). Older Tritons name it so.
+    fetch_box = getattr(hopper.tma, "async_load", None) or hopper.tma.async_copy_global_to_shared
     # Triton's interpreter does not know it.
     HAS_GLUON = not INTERPRETED and hasattr(gl, "warp_specialize")
 except ImportError:
     HAS_GLUON = False
     gl = SimpleNamespace(constexpr=int)
     hopper = SimpleNamespace()
+    fetch_box = None
     gluon_jit = KernelWithoutTriton
 
 

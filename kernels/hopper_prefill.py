@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import torch
 
-from minivllm.kernels.gluon_guard import HAS_GLUON, gl, gluon_jit, gluon_jit_for_any, hopper, tensor_in_boxes
+from minivllm.kernels.gluon_guard import HAS_GLUON, fetch_box, gl, gluon_jit, gluon_jit_for_any, hopper, tensor_in_boxes
 from minivllm.kernels.launch import UNSCALED, gpu_of
 
 # Rows of a tile of queries, shared by two consumers, and of a tile of keys.
@@ -103,7 +103,7 @@ def produce(
             hopper.mbarrier.expect(query_ready, query_bytes)
             for part in gl.static_range(2):
                 place = [start + first_query + part * half, head * head_dim]
-                hopper.tma.async_copy_global_to_shared(query_desc, place, query_ready, query_tiles.index(part))
+                fetch_box(query_desc, place, query_ready, query_tiles.index(part))
             kv_column = head // group * head_dim
             last = first_query // rows
             for back in range(last + 1):
@@ -112,14 +112,10 @@ def produce(
                 phase = (fetched // stages & 1) ^ 1
                 hopper.mbarrier.wait(key_done.index(stage), phase)
                 hopper.mbarrier.expect(key_ready.index(stage), tile_bytes)
-                hopper.tma.async_copy_global_to_shared(
-                    key_desc, [row, kv_column], key_ready.index(stage), key_tiles.index(stage)
-                )
+                fetch_box(key_desc, [row, kv_column], key_ready.index(stage), key_tiles.index(stage))
                 hopper.mbarrier.wait(value_done.index(stage), phase)
                 hopper.mbarrier.expect(value_ready.index(stage), tile_bytes)
-                hopper.tma.async_copy_global_to_shared(
-                    value_desc, [row, kv_column], value_ready.index(stage), value_tiles.index(stage)
-                )
+                fetch_box(value_desc, [row, kv_column], value_ready.index(stage), value_tiles.index(stage))
                 fetched += 1
             finished += 1
 

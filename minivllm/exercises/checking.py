@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -84,8 +85,12 @@ def _environment(exercise: Exercise) -> dict[str, str]:
     own = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     if exercise.interpreter:
         own["TRITON_INTERPRET"] = "1"
-    kept = {key: value for key, value in os.environ.items() if key not in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")}
-    return {**kept, **own}
+    return {**without_pytest_options(os.environ), **own}
+
+
+def without_pytest_options(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment without what its owner wants of other runs of pytest: the plugins for that are not loaded here."""
+    return {key: value for key, value in environment.items() if key not in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")}
 
 
 def _why_no_answer(ended: int | None, complaint: str, file: Path) -> str:

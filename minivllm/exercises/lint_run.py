@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from minivllm.exercises.checking import without_pytest_options
 from minivllm.exercises.course import Exercise, ExerciseError
 
 
@@ -57,7 +58,8 @@ def _lint(chosen: Sequence[Exercise], ends: Callable[[str], None], quick: bool) 
     options = [*(["--quick"] if quick else []), *(exercise.name for exercise in chosen)]
     command = [sys.executable, "-m", "minivllm.exercises.lint", *options]
     verdicts: list[Verdict] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **own}, text=True) as process:
+    kept = without_pytest_options(os.environ)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**kept, **own}, text=True) as process:
         assert process.stdout is not None
         for exercise in chosen:
             line = process.stdout.readline()
