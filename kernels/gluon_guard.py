@@ -23,7 +23,7 @@ try:
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     gluon_jit: Callable[..., Any] = gluon.jit
-    # From a matrix to shared memory by the copy engine: (matrix, coordinates, barrier, target). Older Tritons name it so.
+    # From a matrix to shared memory by the copy engine: (matrix, place, barrier, target). It was renamed on the way.
     fetch_box = getattr(hopper.tma, "async_load", None) or hopper.tma.async_copy_global_to_shared
     # Triton's interpreter does not know it.
     HAS_GLUON = not INTERPRETED and hasattr(gl, "warp_specialize")
