@@ -8,6 +8,7 @@ an accepted option that does nothing is worse than an error.
 from __future__ import annotations
 
 import enum
+import numbers
 from typing import Any
 
 import msgspec
@@ -162,7 +163,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True, metaclass
         Raises:
             ValueError: A key is no token id, or a value makes no sense.
         """
-        biases = {_token_id(key): min(100.0, max(-100.0, bias)) for key, bias in (logit_bias or {}).items()}
+        if not isinstance(logit_bias, dict | None):
+            raise ValueError(f"logit_bias must map token ids to numbers, got {logit_bias!r:.60}")
+        biases = {_token_id(key): _cut_bias(key, bias) for key, bias in (logit_bias or {}).items()}
         asked = {name: value for name, value in given.items() if value is not None or name == "max_tokens"}
         return cls(logit_bias=biases or None, **asked)
 
@@ -187,3 +190,9 @@ def _token_id(key: Any) -> int:
         return int(key)
     except (ValueError, TypeError):
         raise ValueError(f"logit_bias must map token ids to numbers, got the key {key!r:.60}") from None
+
+
+def _cut_bias(key: Any, bias: Any) -> Any:
+    if not isinstance(bias, numbers.Real) or bias != bias:  # NaN is neither more nor less: it would look cut
+        raise ValueError(f"logit_bias must map token ids to numbers, got {key!r:.60}: {bias!r:.60}")
+    return min(100.0, max(-100.0, bias))

@@ -134,6 +134,11 @@ def test_a_clients_request_may_leave_things_open() -> None:
     assert made == SamplingParams(top_p=0.5, max_tokens=None, logit_bias={3: 100.0, 4: -2})
     with pytest.raises(ValueError, match="got the key 'a'"):
         SamplingParams.from_optional(logit_bias={"a": 1})
+    for wrong in ("much", None, float("nan")):
+        with pytest.raises(ValueError, match="numbers, got '3': "):
+            SamplingParams.from_optional(logit_bias={"3": wrong})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="logit_bias must map"):
+        SamplingParams.from_optional(logit_bias=[3])  # type: ignore[arg-type]
 
 
 def test_a_clone_shares_nothing_that_can_change() -> None:
