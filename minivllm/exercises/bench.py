@@ -254,8 +254,8 @@ class Bench:
         raise WrongError(
             told[0] if told and told[0].startswith(f"Iteration {first.iteration}") else here,
             call=f"{run.call}, iteration {first.iteration}: {first.field}",
-            expected=shown(first.b),
-            got=shown(first.a),
+            expected=shown(_unlike(first.b, first.a)),
+            got=shown(_unlike(first.a, first.b)),
             map=run.at(first.iteration),
         )
 
@@ -312,6 +312,13 @@ def shown(value: Any) -> str:
         return f"[{words}]" if isinstance(value, list) else f"({words})"
     text = str(value) if hasattr(value, "request_id") else repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def _unlike(value: Any, other: Any) -> Any:
+    """Of a long list, the entries that another one has not: what differs must not be behind what is cut off."""
+    if isinstance(value, list) and isinstance(other, list) and len(repr(value)) > _SHOWN:
+        return [item for item in value if item not in other] or value
+    return value
 
 
 def _last_place(path: Path) -> MapPlace | None:

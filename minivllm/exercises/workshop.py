@@ -41,10 +41,13 @@ class Workshop:
         return True
 
     def reset(self, exercise: Exercise) -> Path | None:
-        """Begin anew. What the learner had is kept beside it, as NAME.py.before-reset. Returns where."""
+        """Begin anew. What the learner had is kept beside it, as NAME.py.before-reset. Returns where.
+
+        A file that is still as it was at the beginning is not kept: it would take the place of what was kept before.
+        """
         file = self.file(exercise)
         kept = None
-        if file.exists():
+        if file.exists() and not (file.is_file() and file.read_bytes() == starter_text(exercise).encode()):
             kept = file.with_name(file.name + ".before-reset")
             file.replace(kept)
         self.start(exercise)

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from minivllm.entrypoints.cli.exercise_view import ExerciseView
 from minivllm.exercises.course import exercises, find_exercise
 from minivllm.exercises.progress import load_exercise_progress
+from minivllm.exercises.report import new_report
 from tests.cli.conftest import Run
 from tests.cli.test_walkthrough import Typist
 
@@ -68,6 +71,9 @@ def test_reset_asks_and_keeps_what_was_there(run: Run, own_place: Path) -> None:
     assert run("exercise", "reset", "--yes").code == 0
     assert file.read_text() == FIRST.starter.read_text()
     assert file.with_name(file.name + ".before-reset").read_text() == "mine"
+    again = run("exercise", "reset", "--yes")
+    assert (again.code, "yours is in" in again.err) == (0, False)
+    assert file.with_name(file.name + ".before-reset").read_text() == "mine", "the second reset has nothing to keep"
 
 
 def test_hints_come_one_after_the_other(run: Run) -> None:
@@ -137,8 +143,9 @@ def test_at_a_terminal_a_saved_file_is_checked_again(own_place: Path) -> None:
     person.wait_for("Checking block_hash.py ... please wait")
     seen = person.wait_for("q:quit ?")
     assert "This is not written yet." in person.screen
-    person.type("h")
+    person.type("\x1b[C\x1b[Hh")  # an arrow and Home are no c and no h
     seen = person.wait_for("Hint 1 of 3", seen)
+    assert person.screen.count("please wait") == 1
     seen = person.wait_for("q:quit ?", seen)
     (own_place / "minivllm-exercises" / FIRST.file).write_text(FIRST.solution.read_text())
     seen = person.wait_for("tasks hold", seen)
@@ -152,3 +159,12 @@ def test_at_a_terminal_a_saved_file_is_checked_again(own_place: Path) -> None:
     person.type("q")
     assert person.end() == 0
     assert load_exercise_progress().passed == ["block-hash"]
+
+
+def test_what_is_printed_in_tasks_that_hold_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    report = new_report(FIRST, Path("block_hash.py"))
+    report.tasks[0].status, report.tasks[0].output = "pass", "here I am"
+    report.tasks[1].status, report.tasks[1].output = "fail", "and here"
+    ExerciseView(Console(), ascii_only=False).report(report)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert ("printed in task 1 here I am" in lines, "printed and here" in lines) == (True, True)

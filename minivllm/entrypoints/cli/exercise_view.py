@@ -64,13 +64,25 @@ class ExerciseView:
         else:
             self._print(Text(report.problem, style="bold red"))
         self._print("")
-        if (failed := report.first_failed) is None:
+        told = []
+        if (failed := report.first_failed) is not None:
+            told = [failed]
+            # A part that is wrong when it is called alone does something to the engine, too.
+            seen = [task for task in report.tasks if task.status in ("fail", "error") and task.map is not None]
+            told += [] if failed.map is not None else seen[:1]
+        for task in told:
+            self._failure(task)
+        self._printed([task for task in report.tasks if task.output and task not in told])
+
+    def _printed(self, tasks: list[TaskResult]) -> None:
+        """What was printed in tasks that are not told of: in a run that several look at, it is with the first."""
+        from rich.text import Text
+
+        if not tasks:
             return
-        self._failure(failed)
-        # A part that is wrong when it is called alone does something to the engine, too.
-        seen = [task for task in report.tasks if task.status in ("fail", "error") and task.map is not None]
-        if failed.map is None and seen:
-            self._failure(seen[0])
+        rows = [(Text(f"printed in task {t.task}", style="dim"), Text(t.output or "", overflow="fold")) for t in tasks]
+        self._rows(rows)
+        self._print("")
 
     def _failure(self, task: TaskResult) -> None:
         from rich.text import Text

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # How often the file is looked at.
 _LOOK_SECONDS = 0.2
 _QUIT = ("q", "\x04", "")
+_ESCAPE = b"\x1b"
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 # When it was written, and how long it is.
@@ -174,11 +175,27 @@ def _single_keys() -> Iterator[None]:
 
 
 def _key() -> str | None:
-    """The next key; None if none is pressed for a moment; "" at the end of the input."""
-    ready, _, _ = select.select([sys.stdin], [], [], _LOOK_SECONDS)
-    if not ready:
+    """The next key; None if none is pressed for a moment, or one without a letter; "" at the end of the input."""
+    if not _is_typed(_LOOK_SECONDS):
         return None
     try:
-        return os.read(sys.stdin.fileno(), 1).decode("ascii", "replace").lower()
+        key = os.read(sys.stdin.fileno(), 1)
+        if key != _ESCAPE:
+            return key.decode("ascii", "replace").lower()
+        _skip_sequence()
+        return None
     except OSError:  # the terminal is gone
         return ""
+
+
+def _skip_sequence() -> None:
+    """The rest of what a key without a letter sends: an arrow is Esc [ C, and no c for a check."""
+    keyboard = sys.stdin.fileno()
+    if not _is_typed(0) or os.read(keyboard, 1) not in (b"[", b"O"):
+        return
+    while _is_typed(0) and (part := os.read(keyboard, 1)) and not b"@" <= part <= b"~":
+        pass
+
+
+def _is_typed(seconds: float) -> bool:
+    return bool(select.select([sys.stdin], [], [], seconds)[0])

@@ -13,8 +13,8 @@ def check(it: Iteration, memory: dict[str, Any]) -> Iterator[str]:
 
     Args:
         it: The iteration. `it.all("kv.shared", ...)` gives its events of some kinds, in order; an event has `kind`,
-            `request`, `block` and `data`. `it.before` and `it.after` are the state around it. docs/log.md says what
-            each kind of event has.
+            `data`, and `request` and `block`, which are None unless it is about one. `it.before` and `it.after` are
+            the state around it. docs/log.md (also in minivllm docs) says what each kind of event has.
         memory: Yours to fill: empty at the start of a run, and the same dict in each of its iterations.
     """
     yield from ()
