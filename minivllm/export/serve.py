@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import gzip
 import io
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _ADDRESS = "127.0.0.1"
 # Files of a site that are sent packed to whoever can unpack them.
@@ -54,6 +55,11 @@ class LocalServer(ThreadingHTTPServer):
             timer.daemon = True
             timer.start()
         self.serve_forever(poll_interval=0.1)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that left a page before it had all of it; anything else is a fault, and told."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class PageServer(LocalServer):

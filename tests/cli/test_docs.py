@@ -62,6 +62,16 @@ def test_it_serves_the_pages_of_the_folder_and_nothing_else(served: int) -> None
     assert asked(served, "/", host="example.org")[0] == 403
 
 
+def test_a_page_left_halfway_is_no_fault_and_anything_else_is(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FolderServer(built) as server:
+        for error, told in ((BrokenPipeError(), False), (ConnectionResetError(), False), (KeyError("page"), True)):
+            try:
+                raise error
+            except type(error):
+                server.handle_error(None, ("127.0.0.1", 1))
+            assert ("Traceback" in capsys.readouterr().err) == told
+
+
 def test_a_packaged_site_is_served_as_it_is(run: Run, built: Path) -> None:
     ended = run("docs", "--no-browser", "--seconds", "0")
     assert ended.code == FINE
