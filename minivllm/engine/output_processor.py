@@ -182,7 +182,10 @@ class OutputProcessor:
         interval = max(request.sampling_params.stream_interval or 1, self.stream_interval)
         for index, child in enumerate(children):
             detokenizer = IncrementalDetokenizer(self.tokenizer, child.prompt_token_ids, child.sampling_params)
-            logprobs = LogprobsProcessor(self.tokenizer, child.sampling_params)
+            # Who wants no text gets none beside the scores either, as in vLLM.
+            logprobs = LogprobsProcessor(
+                self.tokenizer if child.sampling_params.detokenize else None, child.sampling_params
+            )
             self.request_states[child.request_id] = RequestState(
                 child, external_req_id, prompt, parent, index, queue, detokenizer, logprobs, interval
             )

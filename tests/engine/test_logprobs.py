@@ -178,6 +178,13 @@ def test_nobody_asks_nobody_is_told(tiny_model: Path) -> None:
     assert output.prompt_logprobs is completion.logprobs is completion.cumulative_logprob is None
 
 
+def test_who_wants_no_text_gets_none_beside_the_scores(tiny_model: Path) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=2, logprobs=1, prompt_logprobs=1, detokenize=False)
+    [output] = LLM(model=str(tiny_model), **SMALL).generate("A b", params)
+    positions = [*(output.prompt_logprobs or ()), *(output.outputs[0].logprobs or ())]
+    assert {entry.decoded_token for position in positions if position for entry in position.values()} == {None}
+
+
 def test_a_broken_model_is_one_clear_error_and_not_the_end(tiny_model: Path) -> None:
     llm = LLM(model=str(tiny_model), **SMALL)
     [before] = llm.generate("A", ASKS)
