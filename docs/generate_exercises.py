@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.console import Console
 
 from minivllm.entrypoints.cli.exercise_view import ExerciseView
+from minivllm.exercises.checking import check
 from minivllm.exercises.course import Exercise, exercises, find_exercise
-from minivllm.exercises.judge import judge
 
 PAGE = Path(__file__).parent / "exercises.md"
 _WIDTH = 96
@@ -103,7 +103,7 @@ def _example() -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / exercise.file
         file.write_text(exercise.solution.read_text(encoding="utf-8").replace(_FIND, _PUT), encoding="utf-8")
-        report = judge(exercise, file, Path(folder))
+        report = check(exercise, file, Path(folder))
         screen = Console(file=io.StringIO(), width=_WIDTH, color_system=None, highlight=False, markup=False)
         ExerciseView(screen, ascii_only=False, hints=False).report(report)
     assert isinstance(screen.file, io.StringIO)

@@ -107,7 +107,8 @@ def _import(file: Path, name: str) -> ModuleType:
         if error.filename not in (None, str(file)):
             raise LearnerFileError(f"{file.name} imports something with a syntax error: {error}") from None
         line = (error.text or "").strip()
-        raise LearnerFileError(f"{file.name}, line {error.lineno}: {error.msg}{f': {line}' if line else ''}") from None
+        where = file.name if error.lineno is None else f"{file.name}, line {error.lineno}"  # none for a null byte
+        raise LearnerFileError(f"{where}: {error.msg}{f': {line}' if line else ''}") from None
     except OSError as error:
         raise LearnerFileError(f"{file}: {error.strerror or error}") from None
     except ImportError as error:

@@ -60,6 +60,8 @@ class Workshop:
             ExerciseError: It is not there.
         """
         file = self.file(exercise)
+        if file.is_dir():
+            raise ExerciseError(f"{file} is a folder; the exercise's file has to be there: move the folder away")
         if not file.is_file():
             raise ExerciseError(f"there is no {file}; run: minivllm exercise start {exercise.name}")
         return file

@@ -76,6 +76,12 @@ def test_reset_asks_and_keeps_what_was_there(run: Run, own_place: Path) -> None:
     assert file.with_name(file.name + ".before-reset").read_text() == "mine", "the second reset has nothing to keep"
 
 
+def test_a_folder_in_the_place_of_the_file_is_told(run: Run, own_place: Path) -> None:
+    (own_place / "minivllm-exercises" / FIRST.file).mkdir(parents=True)
+    assert run("exercise", "start", "block-hash").code == 0
+    assert "is a folder" in run("exercise", "check", "block-hash").error
+
+
 def test_hints_come_one_after_the_other(run: Run) -> None:
     shown = [run("exercise", "hint", "block-hash").out for _ in range(4)]
     assert ["Hint 1 of 3" in shown[0], "Hint 2 of 3" in shown[1], "Hint 3 of 3" in shown[2]] == [True] * 3

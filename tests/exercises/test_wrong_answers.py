@@ -50,6 +50,7 @@ def test_a_file_that_cannot_be_used(judged, source: str) -> None:
     report = judged(source)
     assert not report.passed
     assert UNUSABLE[source] in (report.problem or "")
+    assert "None" not in (report.problem or "")
     assert {task.status for task in report.tasks} == {"not_run"}
 
 
