@@ -32,6 +32,7 @@ def build(folder: Path) -> None:
     for config, below in LANGUAGES:
         if (ROOT / config).exists():
             _mkdocs(ROOT / config, folder / below)
+    _link_languages(folder)
     _write_markdown(folder)
 
 
@@ -40,6 +41,20 @@ def _mkdocs(config: Path, folder: Path) -> None:
     command += ["--config-file", str(config), "--site-dir", str(folder.resolve())]
     env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     subprocess.run(command, cwd=ROOT, env=env, check=True, stderr=subprocess.PIPE, text=True)
+
+
+def _link_languages(folder: Path) -> None:
+    """Let the switch of languages lead to the same page where both have it: MkDocs knows the other start page only."""
+    for chinese in sorted((folder / "zh").rglob("*.html")):
+        name = chinese.relative_to(folder / "zh")
+        english = folder / name
+        if name.name == "404.html" or not english.exists():
+            continue
+        for page, other, lang in ((english, chinese, "zh"), (chinese, english, "en")):
+            link = Path(os.path.relpath(other, page.parent)).as_posix()
+            text = page.read_text(encoding="utf-8")
+            text = re.sub(rf'href="[^"]*"(?= hreflang="{lang}")', f'href="{link}"', text)
+            page.write_text(text, encoding="utf-8")
 
 
 def _write_markdown(folder: Path) -> None:

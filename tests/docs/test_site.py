@@ -108,6 +108,16 @@ def public_classes() -> Iterator[str]:
                     yield f"{module}.{node.name}"
 
 
+def test_the_switch_of_languages_leads_to_the_same_page_where_there_is_one(site: Path) -> None:
+    for page, lang, link in (
+        ("lessons/preemption.html", "zh", "../zh/lessons/preemption.html"),
+        ("zh/lessons/preemption.html", "en", "../../lessons/preemption.html"),
+        ("zh/index.html", "en", "../index.html"),
+        ("architecture.html", "zh", "zh/index.html"),  # there is no translation: to the start page
+    ):
+        assert f'<a href="{link}" hreflang="{lang}"' in (site / page).read_text(encoding="utf-8"), page
+
+
 def test_the_reference_tells_every_public_class(site: Path) -> None:
     told = set().union(*(parsed(path).ids for path in (site / "reference").glob("*.html")))
     every = list(public_classes())
