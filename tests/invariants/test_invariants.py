@@ -208,11 +208,17 @@ def _stop_after_the_running(events: list[Event]) -> None:
         ("INV-27", "utf8-split", _set("output.text", lambda d: d.update(held="The prompt" + d["held"]))),
         ("INV-07", "prefix-warmup", _set("request.arrived", lambda d: d.update(cache_salt="mine"))),
         ("INV-15", "kv-pressure", _stop_after_the_running),
+        (
+            "INV-15",
+            "chunked",
+            _set("schedule", lambda d: d["cut"][0].update(reason="max_model_len"), lambda d: d["cut"]),
+        ),
     ],
 )
 def test_slips_that_an_engine_made(rule: str, scenario: str, change: Callable[[list[Event]], None]) -> None:
     """The queue was served from its end; a piece of text was sent twice with a count that agreed; ids were sent
-    without their text, and the prompt with the first output; a salt did not count; a running request was skipped."""
+    without their text, and the prompt with the first output; a salt did not count; a running request was skipped;
+    a prompt got less than there was budget for, and its length was blamed."""
     assert rule in broken(spoilt(recorded(scenario), change))
 
 

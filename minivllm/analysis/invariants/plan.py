@@ -237,6 +237,11 @@ def reasons(it: Iteration) -> Iterator[str]:
             yield f"{entry['request']} was cut to {numbers['granted']} of {numbers['asked']} tokens, and got {got}"
         if entry["reason"] == "token_budget" and numbers["limit"] > plan["budget"] - total + (got or 0):
             yield f"{entry['request']} was cut by a budget of {numbers['limit']}, which was not what was left"
+        room = numbers["limit"]
+        if entry["reason"] == "max_model_len":  # the last position is for a token that is sampled and not computed
+            room -= 1 + plan["num_computed_before"].get(entry["request"], 0)
+        if numbers["granted"] != room:
+            yield f"{entry['request']} was cut to {numbers['granted']} tokens, {entry['reason']} allowed {room}"
     for entry in (*plan["not_scheduled"], *([stop] if stop else [])):
         yield from _arithmetic(entry, plan, total, it)
 
