@@ -35,8 +35,8 @@ minivllm quiz
 ```
 
 Every number below comes out of the runs: a test computes them anew, and fails when text and run disagree.
-`minivllm quiz --answers "c; 0 1 257 260"` takes answers beforehand; `minivllm quiz self-test` has the articles' own
-questions. `--lang zh` has all of it in Chinese. Progress is kept in `learning.json` in the state folder
+`minivllm quiz mixed-batch --answers "c; 0 1 257 260"` takes answers beforehand; `minivllm quiz self-test` has the
+articles' own questions. `--lang zh` has all of it in Chinese. Progress is kept in `learning.json` in the state folder
 (`$MINIVLLM_HOME`).
 
 | | lesson | minutes | run |
@@ -77,8 +77,8 @@ minivllm quiz --lang zh
 ```
 
 环境变量 `LANG` 是中文时，`--lang zh` 可以省略。下面的每个数字都来自真实运行：有测试会重新计算，正文与运行不一致时\
-测试失败。`minivllm quiz --answers "c; 0 1 257 260"` 可以事先给出答案；`minivllm quiz self-test` 是系列文章自己的\
-自测题。进度保存在状态目录（`$MINIVLLM_HOME`）下的 `learning.json` 里。
+测试失败。`minivllm quiz mixed-batch --answers "c; 0 1 257 260"` 可以事先给出答案；`minivllm quiz self-test` 是系列文章\
+自己的自测题。进度保存在状态目录（`$MINIVLLM_HOME`）下的 `learning.json` 里。
 
 | | 课程 | 分钟 | 运行 |
 |---|---|---|---|

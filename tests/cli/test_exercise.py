@@ -173,4 +173,4 @@ def test_what_is_printed_in_tasks_that_hold_is_shown(capsys: pytest.CaptureFixtu
     report.tasks[1].status, report.tasks[1].output = "fail", "and here"
     ExerciseView(Console(), ascii_only=False).report(report)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert ("printed in task 1 here I am" in lines, "printed and here" in lines) == (True, True)
+    assert ("printed in task 1: here I am" in lines, "printed and here" in lines) == (True, True)

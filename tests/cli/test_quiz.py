@@ -67,3 +67,10 @@ def test_an_unknown_lesson_is_told_by_its_nearest(run: Run) -> None:
 
 def test_ascii_is_ascii(run: Run) -> None:
     assert run("quiz", "mixed-batch", "--ascii").out.isascii()
+
+
+def test_the_run_that_is_asked_about_is_named_once(run: Run) -> None:
+    assert run("quiz", "mixed-batch", "--count", 2).out.count("minivllm map plan -s mixed-batch") == 1
+    both = run("quiz", "--answers", "; ; ; ", "--lang", "zh").out
+    assert both.count("可以查看它的运行") >= 1
+    assert "。 答案" not in both

@@ -80,7 +80,7 @@ class ExerciseView:
 
         if not tasks:
             return
-        rows = [(Text(f"printed in task {t.task}", style="dim"), Text(t.output or "", overflow="fold")) for t in tasks]
+        rows = [(Text(f"printed in task {t.task}:", style="dim"), Text(t.output or "", overflow="fold")) for t in tasks]
         self._rows(rows)
         self._print("")
 

@@ -160,6 +160,7 @@ class _Round:
         self._given = given
         self._interactive = interactive
         self._lang = lang
+        self._lesson = ""
         self._num_asked = 0
         self._num_right = 0
 
@@ -170,6 +171,7 @@ class _Round:
         from minivllm.entrypoints.cli.lesson_view import draw_answer
         from minivllm.learning.wording import say
 
+        self._say_lesson(question.id.partition("/")[0])
         number = self._num_asked + 1
         self._say(Text(f"{number}  {question.id}", style="bold"))
         self._markdown(question.text)
@@ -189,6 +191,20 @@ class _Round:
         self._say("")
         draw_answer(question, verdict, self._lang, self._markdown, self._say)
         return True
+
+    def _say_lesson(self, name: str) -> None:
+        """Which run the next questions are about, and how to look at it: "this step" says nothing without one."""
+        from rich.text import Text
+
+        from minivllm.learning.lesson import find_lesson
+        from minivllm.learning.wording import say
+
+        if name == self._lesson:
+            return
+        self._lesson = name
+        lesson = find_lesson(name, self._lang)
+        self._say(Text(say(self._lang, "asked_of", title=lesson.title, scenario=lesson.scenario), style="dim"))
+        self._say("")
 
     def say_score(self) -> None:
         """How many were right; nothing if nobody answered."""
