@@ -65,7 +65,11 @@ class LLM:
         self.chat_template = load_chat_template(chat_template)
         self._recommended = recommended_sampling(args.model) if args.generation_config == "auto" else {}
         self._recommended |= args.override_generation_config or {}
-        self.get_default_sampling_params()  # what is recommended may be out of range: before anything is loaded
+        try:
+            self.get_default_sampling_params()  # before anything is loaded
+        except ValueError as error:
+            where = f"generation_config.json of {args.model} or override_generation_config"
+            raise ValueError(f"{where} recommends what is out of range: {error}") from None
         self.llm_engine = LLMEngine.from_engine_args(args)
         self._request_ids = itertools.count()
         # The engine is one loop. Threads that share an LLM take turns; AsyncLLM serves many callers at once.
