@@ -63,7 +63,8 @@ def test_a_long_text_is_not_decoded_again(bench: Bench) -> None:
 
     text, pieces = _sent(bench, decode, list(b"x" * 300), list(b"abcdefghij" * 10))
     bench.same(text[:40] + "... (300 tokens), then 100 steps; the text", "".join(pieces), "abcdefghij" * 10)
-    bench.same(text[:40] + "...; decode got at most 20 tokens", longest <= 20, True, f"It got {longest} at once.")
+    got = "at most 20" if longest <= 20 else f"{longest} at once"
+    bench.same(text[:40] + "...; how many tokens decode got", got, "at most 20")
 
 
 def test_nothing_of_a_stop_string_is_sent(bench: Bench) -> None:
