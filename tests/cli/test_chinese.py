@@ -25,7 +25,7 @@ COMMANDS = {
     "diff hello kv-pressure": "两次运行从第 0 轮起不同：arrived",
     "walkthrough list": "mixed-batch",
     "walkthrough run mixed-batch": "答案：c) 256。",
-    "quiz mixed-batch --answers a": "不对：你的回答是 a。 答案：c) 256。",
+    "quiz mixed-batch --answers a": "不对：你的回答是 a。答案：c) 256。",
     "exercise hint block-hash --level 1": "提示 1/3",
 }
 
