@@ -66,12 +66,29 @@ def judge_bench(bench: Bench) -> Report:
     results = report.tasks
     start = time.monotonic()
     plugin = _Reporter(bench, results)
-    code = pytest.main(_arguments(exercise), plugins=[plugin])
+    with _plain_pytest():
+        code = pytest.main(_arguments(exercise), plugins=[plugin])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         report.problem = f"the checks of {exercise.name} cannot be run (pytest ended with {int(code)})"
     report.passed = all(result.status == "pass" for result in results)
     report.seconds = time.monotonic() - start
     return report
+
+
+@contextmanager
+def _plain_pytest() -> Iterator[None]:
+    """Whoever calls may be in a run of pytest already: its options and plugins would run here, too."""
+    before = dict(os.environ)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
+            os.environ.pop(name, None)
+            if name in before:
+                os.environ[name] = before[name]
 
 
 def _arguments(exercise: Exercise) -> list[str]:
