@@ -23,23 +23,30 @@ import torch
 from minivllm.kernels.launch import gpu_of
 from minivllm.kernels.triton_guard import jit, tl
 
+# When a kernel lets the next one be brought up: at its start, or when it has waited itself. At their start, kernels of
+# small programs lie ready three or four deep, their weights read. A kernel whose programs fill the GPU should not lie
+# there and take the place of others.
+NEVER, AT_ITS_START, AFTER_ITS_WAIT = 0, 1, 2
+
 
 @jit
 def begin_early(early: tl.constexpr):
     """Let the kernel behind this one be brought up, as soon as all programs of this one have come here."""
-    if early:
+    if early == 1:
         tl.extra.cuda.gdc_launch_dependents()
 
 
 @jit
 def wait_for_earlier(early: tl.constexpr):
     """Wait until the kernels in front have ended, and what they wrote can be seen."""
-    if early:
+    if early > 0:
         tl.extra.cuda.gdc_wait()
+    if early == 2:
+        tl.extra.cuda.gdc_launch_dependents()
 
 
-def early_launch(device: torch.device) -> dict[str, bool]:
+def early_launch(device: torch.device, when: int = AT_ITS_START) -> dict[str, int]:
     """What a launch of a kernel with a parameter `early` takes beside its own arguments."""
     if gpu_of(device).launches_early:
-        return {"early": True, "launch_pdl": True}
-    return {"early": False}
+        return {"early": when, "launch_pdl": True}
+    return {"early": NEVER}

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 
 from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.rms_norm import rms_norm_reference
-from minivllm.kernels.skinny_linear import MOST_ROWS_WITHOUT_MATRIX_UNIT, Tiling, gemv_tiling, load_tile
+from minivllm.kernels.skinny_linear import MOST_ROWS_WITHOUT_MATRIX_UNIT, Tiling, gemv_tiling, load_whole_rows
 from minivllm.kernels.triton_guard import cdiv, jit_for_any, next_power_of_2, tl
 
 MOST_ROWS = MOST_ROWS_WITHOUT_MATRIX_UNIT
@@ -68,66 +68,51 @@ def fused_gemv_kernel(
     has_norm: tl.constexpr,
     is_gated: tl.constexpr,
     has_residual: tl.constexpr,
-    unroll: tl.constexpr,
     early: tl.constexpr,
 ):
     """A few outputs of all rows of x. See `gemv_kernel` for the plain product.
 
-    weight   n0 [ tile 0 | tile 1 | ... ]           gate rows        x * g [ tile 0 | tile 1 | ... ]
-             ...                                                     x * x   -> scale, for the end
-             n0 + num_outputs [ tile 0 | ... ]      up rows, if gated
+    weight   n0 [ K ... ]                        gate rows        x * g [ K ... ]
+             ...                                                  x * x -> scale, for the end
+             n0 + num_outputs [ K ... ]          up rows, if gated
     """
     begin_early(early)
     output = tl.program_id(0) * weight_rows + tl.arange(0, weight_rows)
     is_output = output < num_outputs
-    row = tl.arange(0, rows_padded)
-    is_row = row < num_rows
     weight_row = weight_ptr + output.to(tl.int64)[:, None] * weight_stride
-    up_row = weight_row + num_outputs * weight_stride
-    acc = tl.zeros([rows_padded, weight_rows, tile], tl.float32)
-    up_acc = tl.zeros([rows_padded, weight_rows, tile], tl.float32)
-    squares = tl.zeros([rows_padded, tile], tl.float32)
-    weight = load_tile(weight_row, is_output, tl.arange(0, tile), size)  # (weight_rows, tile)
+    weight = load_whole_rows(weight_row, is_output[:, None], size, tile)  # (weight_rows, tile)
     up = weight
     if is_gated:
-        up = load_tile(up_row, is_output, tl.arange(0, tile), size)
-    wait_for_earlier(early)
-    for start in tl.range(0, size, tile, loop_unroll_factor=unroll):
-        column = start + tl.arange(0, tile)
-        x = load_tile(x_ptr + row[:, None] * x_stride, is_row, column, size).to(tl.float32)  # (rows_padded, tile)
-        if has_norm:
-            squares += x * x
-            x = x * tl.load(norm_ptr + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
-        acc += weight.to(tl.float32)[None, :, :] * x[:, None, :]
-        if is_gated:
-            up_acc += up.to(tl.float32)[None, :, :] * x[:, None, :]
-        if tile < size:
-            weight = load_tile(weight_row, is_output, column + tile, size)
-            if is_gated:
-                up = load_tile(up_row, is_output, column + tile, size)
-    out = tl.sum(acc, 2)  # (rows_padded, weight_rows)
-    up_out = tl.sum(up_acc, 2)
+        up = load_whole_rows(weight_row + num_outputs * weight_stride, is_output[:, None], size, tile)
     if has_norm:
-        scale = tl.rsqrt(tl.sum(squares, 1) / size + eps)[:, None]  # (rows_padded, 1)
-        out = out * scale
-        up_out = up_out * scale
-    if has_bias:
-        out += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
+        gain = load_whole_rows(norm_ptr, True, size, tile)  # (1, tile)
+    wait_for_earlier(early)
+    for row in tl.static_range(rows_padded):
+        is_row = row < num_rows
+        x = load_whole_rows(x_ptr + row * x_stride, is_row, size, tile).to(tl.float32)  # (1, tile)
+        scale = 1.0
+        if has_norm:
+            scale = tl.rsqrt(tl.sum(x * x) / size + eps)
+            x = x * gain.to(tl.float32)
+        out = tl.sum(weight.to(tl.float32) * x, 1) * scale  # (weight_rows,)
+        if has_bias:
+            out += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)
         if is_gated:
-            up_out += tl.load(bias_ptr + num_outputs + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
-    if is_gated:
-        out = out / (1.0 + tl.exp(-out)) * up_out
-    out_cell = out_ptr + row[:, None] * out_stride + output[None, :]
-    is_cell = is_row[:, None] & is_output[None, :]
-    if has_residual:
-        out += tl.load(out_cell, mask=is_cell, other=0.0).to(tl.float32)
-    tl.store(out_cell, out.to(out_ptr.dtype.element_ty), mask=is_cell)
+            up_out = tl.sum(up.to(tl.float32) * x, 1) * scale
+            if has_bias:
+                up_out += tl.load(bias_ptr + num_outputs + output, mask=is_output, other=0.0).to(tl.float32)
+            out = out / (1.0 + tl.exp(-out)) * up_out
+        out_cell = out_ptr + row * out_stride + output
+        is_cell = is_output & is_row
+        if has_residual:
+            out += tl.load(out_cell, mask=is_cell, other=0.0).to(tl.float32)
+        tl.store(out_cell, out.to(out_ptr.dtype.element_ty), mask=is_cell)
 
 
-def fused_tiling(tiling: Tiling, rows_padded: int, is_gated: bool) -> tuple[int, int]:
-    """Rows of the weight for one program, and tiles that are read at once. Gated, a row takes the registers of two."""
-    weight_rows = max(1, tiling.weight_rows // 2) if is_gated else tiling.weight_rows
-    return weight_rows, 1 if is_gated and rows_padded == MOST_ROWS else 4
+def fused_tiling(num_rows: int, num_outputs: int, size: int, is_gated: bool) -> Tiling:
+    """As of the plain product; gated, an output takes the registers of two."""
+    tiling = gemv_tiling(num_rows, num_outputs, size)
+    return tiling._replace(weight_rows=max(1, tiling.weight_rows // 2)) if is_gated else tiling
 
 
 def fused_linear(
@@ -169,10 +154,9 @@ def fused_linear(
         raise ValueError(f"the output is {(num_rows, num_outputs)}, and what it is written to {tuple(out.shape)}")
     if num_rows == 0:
         return out
-    tiling = gemv_tiling(num_rows, num_outputs, size)
-    weight_rows, unroll = fused_tiling(tiling, next_power_of_2(num_rows), is_gated)
+    tiling = fused_tiling(num_rows, num_outputs, size, is_gated)
     norm_weight, eps = (x, 0.0) if norm is None else norm  # never read without a norm
-    fused_gemv_kernel[(cdiv(num_outputs, weight_rows),)](
+    fused_gemv_kernel[(cdiv(num_outputs, tiling.weight_rows),)](
         out,
         x,
         weight,
@@ -186,13 +170,12 @@ def fused_linear(
         weight.stride(0),
         rows_padded=next_power_of_2(num_rows),
         size=size,
-        weight_rows=weight_rows,
+        weight_rows=tiling.weight_rows,
         tile=tiling.tile,
         has_bias=bias is not None,
         has_norm=norm is not None,
         is_gated=is_gated,
         has_residual=residual is not None,
-        unroll=unroll,
         num_warps=tiling.warps,
         **early_launch(x.device),
     )

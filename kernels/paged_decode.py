@@ -24,6 +24,8 @@ Upstream: vllm/v1/attention/ops/triton_decode_attention.py::decode_attention_fwd
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
@@ -36,11 +38,19 @@ from minivllm.kernels.triton_guard import cdiv, jit, jit_for_any, next_power_of_
 LEAST_ROWS = 16
 # Programs that keep the GPU's memory busy, per multiprocessor. With fewer, contexts are split.
 PROGRAMS_PER_PROCESSOR = 4
-MOST_SPLITS = 32
-# One tile of keys, in bytes: 64 tokens x 128 numbers x 2 bytes. Key and value tiles are held in shared memory
-# three times over, so that the next ones arrive while these are used: 2 x 3 x 16 KB = 96 KB at most, of 227 (sm_90) or
-# 163 (sm_80). A gfx942 has 64 KB, and holds them twice.
+MOST_SPLITS = 16
+# One tile of keys, in bytes: 64 tokens x 128 numbers x 2 bytes. Key and value tiles are held in shared memory twice
+# over, so that the next ones arrive while these are used: 2 x 2 x 16 KB, and three programs share a multiprocessor's
+# 227 (sm_90). A third tile under way would be worth less than the third program.
 TILE_BYTES = 16 * 1024
+
+
+class Tiling(NamedTuple):
+    """Tokens of a tile, warps, and tiles of keys and of values that are held at once."""
+
+    tokens: int
+    warps: int
+    stages: int
 
 
 def paged_decode_reference(
@@ -222,18 +232,18 @@ def splits_for(batch: int, num_kv_heads: int, processors: int) -> int:
     return 1 << max(0, min(wanted, MOST_SPLITS).bit_length() - 1)  # a power of two: few variants to compile
 
 
-def decode_tiling(head_dim: int, kv_itemsize: int, query_itemsize: int, num_splits: int) -> tuple[int, int]:
-    """Tokens of a tile, and warps of a program.
+def decode_tiling(head_dim: int, kv_itemsize: int, query_itemsize: int, num_splits: int, most_stages: int) -> Tiling:
+    """How a context is read.
 
     Where contexts are split there is little for each program, and it is over sooner in small tiles. Numbers of 4 bytes
     are not for the matrix unit, and need registers: a smaller tile.
     """
     tokens = TILE_BYTES // (padded_size(head_dim) * max(kv_itemsize, 2))
     if query_itemsize == 4:
-        return max(16, min(tokens, 64) // 2), 4
+        return Tiling(max(16, min(tokens, 64) // 2), 4, 2)
     if num_splits > 1:
-        return min(tokens, 32), 2
-    return min(tokens, 64), 4
+        return Tiling(min(tokens, 32), 4, most_stages)
+    return Tiling(min(tokens, 64), 4, 2)
 
 
 def paged_decode(
@@ -273,7 +283,7 @@ def paged_decode(
     group = num_heads // num_kv_heads
     gpu = gpu_of(query.device)
     splits = num_splits or splits_for(requests, num_kv_heads, gpu.processors)
-    tile, num_warps = decode_tiling(head_dim, kv_cache.dtype.itemsize, query.dtype.itemsize, splits)
+    tiling = decode_tiling(head_dim, kv_cache.dtype.itemsize, query.dtype.itemsize, splits, gpu.stages)
     partial_out = partial_lse = out
     if splits > 1:
         partial_out = torch.empty((requests, num_heads, splits, head_dim), dtype=torch.float32, device=query.device)
@@ -301,10 +311,10 @@ def paged_decode(
         group_rows=max(LEAST_ROWS, next_power_of_2(group)),
         head_dim=head_dim,
         dim_padded=padded_size(head_dim),
-        tile=tile,
+        tile=tiling.tokens,
         num_splits=splits,
-        num_warps=num_warps,
-        num_stages=gpu.stages,
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
         **early_launch(query.device),
     )
     if splits > 1:
@@ -317,7 +327,7 @@ def paged_decode(
             window_or_all,
             head_dim=head_dim,
             dim_padded=padded_size(head_dim),
-            tile=tile,
+            tile=tiling.tokens,
             num_splits=splits,
             splits_padded=next_power_of_2(splits),
             num_warps=cdiv(splits * padded_size(head_dim), 2048) if splits > 8 else 1,

@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,7 +34,7 @@ from minivllm.bench.kernel_cases import (
     qwen3_06b,
 )
 from minivllm.kernels import fused_linear, paged_decode, paged_prefill, skinny_linear
-from minivllm.kernels.launch import Gpu
+from minivllm.kernels.triton_guard import next_power_of_2
 
 # How far results may be apart, of the largest number: both are rounded to bfloat16, and sums have other orders.
 _TOLERANCE = 0.02
@@ -94,14 +95,14 @@ class Outcome:
     tried: dict[str, float | str]
 
 
-def decode_settings(gpu: Gpu, tiles: tuple[int, ...] = (32, 64, 128), head_dim: int = 128) -> list[Setting]:
+def decode_settings(tiles: tuple[int, ...] = (32, 64, 128), head_dim: int = 128) -> list[Setting]:
     """Tiles, warps and stages of paged decode. Splits are chosen by the case."""
     settings = []
     for tile, warps, stages in itertools.product(tiles, (2, 4, 8), (2, 3, 4, 5)):
         if 2 * stages * tile * head_dim * 2 > _SHARED_BYTES or tile * head_dim < 512 * warps:
             continue
-        tiling, facts = _always((tile, warps)), _always(gpu._replace(stages=stages))
-        places = ((paged_decode, "decode_tiling", tiling), (paged_decode, "gpu_of", facts))
+        tiling = paged_decode.Tiling(tile, warps, stages)
+        places = ((paged_decode, "decode_tiling", _always(tiling)),)
         settings.append(Setting(f"tile {tile}, {warps} warps, {stages} stages", places))
     return settings
 
@@ -124,29 +125,29 @@ def prefill_settings(rows: tuple[int, ...] = (64, 128), tiles: tuple[int, ...] =
     return settings
 
 
-def gemv_settings(
-    weight_rows: tuple[int, ...] = (1, 2, 4), tiles: tuple[int, ...] = (256, 512, 1024, 2048, 4096)
-) -> list[Setting]:
-    """Rows of the weight, tile along K and warps of the product of up to 4 rows."""
+def gemv_settings(weight_rows: tuple[int, ...] = (1, 2, 4, 8), warps: tuple[int, ...] = (1, 2, 4, 8)) -> list[Setting]:
+    """Rows of the weight and warps of the product of up to 4 rows; a tile is whole rows."""
     settings = []
-    for rows, tile, warps in itertools.product(weight_rows, tiles, (1, 2, 4, 8)):
-        if rows * tile > 2048 * warps:
-            continue  # more numbers than the registers of so few threads hold
-        tiling = _always(skinny_linear.Tiling(rows, tile, warps))
+    for rows, count in itertools.product(weight_rows, warps):
+        tiling = partial(_gemv_tiling, rows, count)
         places = ((skinny_linear, "gemv_tiling", tiling), (fused_linear, "gemv_tiling", tiling))
-        settings.append(Setting(f"{rows} weight rows, tile {tile}, {warps} warps", places))
+        settings.append(Setting(f"{rows} weight rows, {count} warps", places))
     return settings
 
 
+def _gemv_tiling(weight_rows: int, warps: int, num_rows: int, num_outputs: int, size: int) -> skinny_linear.Tiling:
+    return skinny_linear.Tiling(weight_rows, next_power_of_2(size), warps)
+
+
 def gemm_settings() -> list[Setting]:
-    """The same of the product of 5 to 16 rows, with stages."""
+    """The same of the product of 5 rows and more, with the programs that share K."""
     settings = []
-    for rows, tile, warps, stages in itertools.product((16, 32), (128, 256, 512), (4, 8), (3, 4, 5)):
-        if stages * (rows + 16) * tile * 2 > _SHARED_BYTES:
+    for rows, tile, warps, splits in itertools.product((16, 32, 64), (64, 128, 256), (4, 8), (1, 2, 4, 8)):
+        if 4 * (rows + 64) * tile * 2 > _SHARED_BYTES:
             continue
-        tiling = skinny_linear.Tiling(rows, tile, warps)
-        places = ((skinny_linear, "GEMM_TILING", tiling), (skinny_linear, "GEMM_STAGES", stages))
-        settings.append(Setting(f"{rows} weight rows, tile {tile}, {warps} warps, {stages} stages", places))
+        tiling = _always(skinny_linear.Tiling(rows, tile, warps, splits))
+        places = ((skinny_linear, "gemm_tiling", tiling),)
+        settings.append(Setting(f"{rows} weight rows, tile {tile}, {warps} warps, {splits} splits", places))
     return settings
 
 
@@ -158,11 +159,10 @@ def sweeps(device: torch.device, only: str = "") -> Iterator[Sweep]:
         only: "decode", "splits", "prefill", "gemv" or "gemm"; "" is all of them.
     """
     small, large = qwen3_06b(device), llama_8b(device)
-    gpu = paged_decode.gpu_of(device)
     if only in ("", "decode"):
         for model in (small, large):
             for batch, context in ((1, 1024), (8, 1024), (64, 1024), (256, 256), (256, 1024)):
-                yield Sweep(decode_case(model, batch, context), decode_settings(gpu))
+                yield Sweep(decode_case(model, batch, context), decode_settings())
     if only in ("", "splits"):
         for batch, context in ((1, 256), (1, 1024), (1, 4096), (8, 256), (8, 1024), (64, 256), (64, 1024)):
             yield Sweep(decode_case(small, batch, context), split_settings())
@@ -177,8 +177,9 @@ def sweeps(device: torch.device, only: str = "") -> Iterator[Sweep]:
         for case in linear_cases(large, 1):
             yield Sweep(case, gemv_settings())
     if only in ("", "gemm"):
-        for case in linear_cases(small, 8):
-            yield Sweep(case, gemm_settings())
+        for rows in (8, 32):
+            for case in linear_cases(small, rows):
+                yield Sweep(case, gemm_settings())
 
 
 def run_sweep(sweep: Sweep, time_runs: Callable[[list[Run]], float], floor_us: float = 0.0) -> Outcome:

@@ -3,10 +3,12 @@
 A model takes them by `use_kernels`; until then, and on a CPU, its layers compute without them. They launch what the
 shapes of their arguments say and nothing else, so a step of one shape can be captured.
 
-    rows of x        1 ... 4              5 ... 8             more
-    linear           GEMV                 skinny GEMM         cuBLAS
-    a layer          six launches,        one launch for each operation
-                     see models/few_rows.py
+    rows of x        1               2 ... 4         5 ... 32         33 ... 64        more
+    small weights    GEMV, fused     GEMV, fused     skinny GEMM      cuBLAS           cuBLAS
+    a head           GEMV            GEMV            skinny GEMM      skinny GEMM      cuBLAS
+    others           GEMV, fused     cuBLAS          cuBLAS           cuBLAS           cuBLAS
+
+Fused, a layer is six launches, see models/few_rows.py; otherwise there is one for each operation.
 
 Upstream: vllm/_custom_ops.py and vllm/model_executor/layers/utils.py::dispatch_unquantized_gemm.
 """
@@ -20,21 +22,29 @@ import torch.nn.functional as F
 
 from minivllm.kernels import fused_linear, rms_norm, silu_and_mul, skinny_linear
 
+# A weight of fewer numbers (16 MB in 16 bits) is small: cuBLAS has programs for a part of the processors only.
+SMALL_WEIGHT = 1 << 23
+# A weight with so many rows, as a head's, has enough programs for every processor, however they are cut.
+MANY_OUTPUTS = 1 << 15
+
 
 @dataclass(frozen=True, slots=True)
 class KernelOps:
     """Our kernels in the place of a layer's operations.
 
+    Why these limits, on an H200: the four products of a layer of a 0.6B model took 21, 22, 23 and 28 us with 8, 16, 32
+    and 64 rows, cuBLAS 25, 25, 25 and 26. Its head took 85 us with 64 rows, cuBLAS 96. Of an 8B model's layer every
+    product with more than one row is faster with cuBLAS: its programs read x less often.
+
     Attributes:
         most_fused_rows: Up to so many rows, norms, gates and residuals are part of the products. 0: never.
-        most_skinny_rows: Up to so many rows a product is our own kernel. Its programs read x again and again, from the
-            second-level cache: with 8 rows half as much as they read of the weight, which the cache can give beside
-            what memory gives; with 16 rows as much, which it cannot. cuBLAS, made for large products, covers too few
-            of the processors here (a fifth of the bandwidth at one row of a 0.6B model), and wins from there on.
+        most_skinny_rows: Up to so many rows it is our own product, if the weight is small.
+        most_head_rows: The same for a weight as tall as a head.
     """
 
     most_fused_rows: int = fused_linear.MOST_ROWS
-    most_skinny_rows: int = 8
+    most_skinny_rows: int = 32
+    most_head_rows: int = skinny_linear.MOST_ROWS
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
@@ -48,9 +58,19 @@ class KernelOps:
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """x @ weight.T + bias: (rows, out)."""
-        if len(x) <= self.most_skinny_rows:
+        if len(x) <= self.most_rows(weight):
             return skinny_linear.skinny_linear(x, weight, bias)
         return F.linear(x, weight, bias)
+
+    def most_rows(self, weight: torch.Tensor) -> int:
+        """Up to how many rows of x a product with a weight is our own."""
+        if len(weight) >= MANY_OUTPUTS:
+            return self.most_head_rows
+        return self.most_skinny_rows if weight.numel() < SMALL_WEIGHT else 1
+
+    def most_fused(self, weight: torch.Tensor) -> int:
+        """Up to how many rows of x it is part of one launch with what stands around it."""
+        return min(self.most_fused_rows, self.most_rows(weight))
 
     def fused_linear(
         self,

@@ -53,6 +53,8 @@ class FewRows:
     def __init__(self, layers: Iterable[LlamaDecoderLayer], ops: KernelOps) -> None:
         self._layers = list(layers)
         self._ops = ops
+        weights = [linear.weight for layer in self._layers for linear in layer.modules() if isinstance(linear, Linear)]
+        self._most_rows = min((ops.most_fused(weight) for weight in weights), default=0)
 
     @staticmethod
     def can_run(layers: Iterable[LlamaDecoderLayer]) -> bool:
@@ -61,7 +63,7 @@ class FewRows:
 
     def takes(self, num_rows: int) -> bool:
         """Whether a step of so many tokens is one of few."""
-        return num_rows <= self._ops.most_fused_rows
+        return num_rows <= self._most_rows
 
     def forward(
         self,

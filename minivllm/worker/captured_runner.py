@@ -32,6 +32,7 @@ from minivllm.worker.device_requests import Limits
 from minivllm.worker.device_step import DeviceStep, ForwardOutput, Layout
 from minivllm.worker.gpu_model_runner import ExecuteModelState, GPUModelRunner
 from minivllm.worker.prepared_batch import PreparedBatch, prepare
+from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling_rows import logprobs_of_requests, prompt_chunks, sampling_metadata
 from minivllm.worker.staging import SampledTokens, TokenCopy
 
@@ -100,6 +101,8 @@ class CapturedModelRunner(GPUModelRunner):
         cache_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(vllm_config, model, attention, device, dtype, cache_dtype)
+        assert isinstance(self.batch, RequestSlots), "what a graph reads stays in its slot"
+        self.batch.longest_first = True
         limits = vllm_config.scheduler_config
         self.last_dispatch: Dispatch | None = None
         self._limits = Limits(

@@ -19,10 +19,16 @@ from minivllm.worker.request_columns import RequestColumns, Row
 
 
 class RequestSlots:
-    """Slots of the requests that hold blocks, and the saved rows of preempted ones (their sampling parameters)."""
+    """Slots of the requests that hold blocks, and the saved rows of preempted ones (their sampling parameters).
+
+    Attributes:
+        longest_first: Order a step of decodes by their contexts, the longest first. A GPU takes up programs in the
+            order of the batch, and one that begins last should not be the one that takes longest.
+    """
 
     def __init__(self, columns: RequestColumns, max_num_reqs: int) -> None:
         self.columns = columns
+        self.longest_first = False
         self._slots: dict[str, int] = {}
         self._preempted: dict[str, Row] = {}
         self._free = list(range(max_num_reqs))  # a heap: the lowest free slot is taken first
@@ -55,9 +61,14 @@ class RequestSlots:
         """Uniform decodes first, then the others by ascending length: kernels find the decodes as one prefix."""
         scheduled = plan.num_scheduled_tokens
         if plan.total_num_scheduled_tokens == len(scheduled):
-            return list(scheduled)  # one token each
+            req_ids = list(scheduled)  # one token each
+            return self._by_context(req_ids) if self.longest_first else req_ids
         drafts = max(map(len, plan.scheduled_spec_decode_tokens.values()), default=0)
         return sorted(scheduled, key=lambda req_id: (scheduled[req_id] != 1 + drafts, scheduled[req_id]))
+
+    def _by_context(self, req_ids: list[str]) -> list[str]:
+        longest_first = np.argsort(-self.columns.num_computed[self.places_of(req_ids)], kind="stable")
+        return [req_ids[index] for index in longest_first.tolist()]
 
     def place_of(self, req_id: str) -> int:
         return self._slots[req_id]

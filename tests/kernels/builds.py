@@ -55,17 +55,17 @@ def build_decode(
     types |= pointers(fp8(target) if kv == "fp8" else kv, "key_cache", "value_cache")
     types |= pointers("i32", "block_table", "seq_lens")
     types |= {"score_scale": "fp32", "value_scale": "fp32", "window": "i32:odd", "table_stride": "i32:odd"}
-    tile, warps = paged_decode.decode_tiling(head_dim, ITEMSIZE[kv], ITEMSIZE[kind], splits)
+    tiling = paged_decode.decode_tiling(head_dim, ITEMSIZE[kv], ITEMSIZE[kind], splits, GPUS[target].stages)
     constants = {
         "block_size": 16,
         "group": group,
         "group_rows": max(paged_decode.LEAST_ROWS, next_power_of_2(group)),
         "head_dim": head_dim,
         "dim_padded": padded_size(head_dim),
-        "tile": tile,
+        "tile": tiling.tokens,
         "num_splits": splits,
     }
-    return build(target, paged_decode.paged_decode_kernel, types, constants, warps, GPUS[target].stages)
+    return build(target, paged_decode.paged_decode_kernel, types, constants, tiling.warps, tiling.stages)
 
 
 def build_join(target: Target, head_dim: int = 128, splits: int = 32) -> Built:
@@ -154,13 +154,11 @@ def build_gemv(target: Target, rows: int, size: int) -> Built:
 
 def build_fused_gemv(target: Target, rows: int, size: int, gated: bool) -> Built:
     types = pointers("bf16", "out", "x", "weight", "bias", "norm") | {"eps": "fp32", "num_rows": "i32:odd"}
-    tiling = skinny_linear.gemv_tiling(rows, 4096, size)
-    weight_rows, unroll = fused_linear.fused_tiling(tiling, next_power_of_2(rows), gated)
+    tiling = fused_linear.fused_tiling(rows, 4096, size, gated)
     constants = {
         "rows_padded": next_power_of_2(rows),
         "size": size,
-        "weight_rows": weight_rows,
-        "unroll": unroll,
+        "weight_rows": tiling.weight_rows,
         "tile": tiling.tile,
         "has_bias": False,
         "has_norm": True,
@@ -170,12 +168,18 @@ def build_fused_gemv(target: Target, rows: int, size: int, gated: bool) -> Built
     return build(target, fused_linear.fused_gemv_kernel, types, constants, tiling.warps)
 
 
-def build_skinny_gemm(target: Target) -> Built:
-    types = pointers("bf16", "out", "x", "weight", "bias") | {"num_rows": "i32:odd"}
-    weight_rows, tile, warps = skinny_linear.GEMM_TILING
-    constants = {"rows_padded": 16, "weight_rows": weight_rows, "tile": tile, "has_bias": True}
-    stages = min(skinny_linear.GEMM_STAGES, GPUS[target].stages + 1)
-    return build(target, skinny_linear.skinny_gemm_kernel, types, constants, warps, stages)
+def build_skinny_gemm(target: Target, rows: int = 16, outputs: int = 1024) -> Built:
+    types = pointers("bf16", "out", "x", "weight", "bias") | {"partial_ptr": "*fp32", "ticket_ptr": "*i32"}
+    tiling = skinny_linear.gemm_tiling(outputs, 2048, 2, GPUS[target].processors)
+    constants = {
+        "rows_padded": rows,
+        "weight_rows": tiling.weight_rows,
+        "tile": tiling.tile,
+        "splits": tiling.splits,
+        "has_bias": True,
+    }
+    types |= {"num_rows": "i32:odd"}
+    return build(target, skinny_linear.skinny_gemm_kernel, types, constants, tiling.warps, GPUS[target].stages + 1)
 
 
 def build_pack(target: Target, kernel: Any, **constants: Any) -> Built:
@@ -241,11 +245,13 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "SiLU and mul": (build_silu, 0),
     "GEMV, 1 row": (partial(build_gemv, rows=1, size=1024), 4 * KB),
     "GEMV, 4 rows": (partial(build_gemv, rows=4, size=3072), 8 * KB),
-    "GEMV, long rows": (partial(build_gemv, rows=1, size=14336), 32 * KB),
+    "GEMV, long rows": (partial(build_gemv, rows=1, size=14336), 4 * KB),
     "fused GEMV": (partial(build_fused_gemv, rows=1, size=1024, gated=True), 4 * KB),
     "fused GEMV, 4 rows": (partial(build_fused_gemv, rows=4, size=3072, gated=True), 8 * KB),
     "fused GEMV, residual": (partial(build_fused_gemv, rows=2, size=3072, gated=False), 8 * KB),
     "skinny GEMM": (build_skinny_gemm, 66 * KB),
+    "skinny GEMM, 32 rows": (partial(build_skinny_gemm, rows=32), 66 * KB),
+    "skinny GEMM, head": (partial(build_skinny_gemm, rows=64, outputs=151936), 130 * KB),
     "append blocks": (partial(build_pack, kernel=append_blocks.append_blocks_kernel, tile=append_blocks.TILE), 4 * KB),
     "pack requests": (partial(build_pack, kernel=pack_inputs.pack_requests_kernel, requests_padded=512), 4 * KB),
     "pack tokens": (

@@ -23,6 +23,7 @@ from minivllm.attention.backend import AttentionBackend, AttentionMetadata
 from minivllm.attention.torch_sdpa import TorchSdpaBackend
 from minivllm.attention.triton import TritonBackend
 from minivllm.kernels import fused_linear, skinny_linear
+from minivllm.kernels.triton_guard import next_power_of_2
 from minivllm.layers.kernel_ops import KernelOps
 from minivllm.layers.norm import RMSNorm
 from minivllm.models.config import DecoderConfig, RopeConfig
@@ -234,7 +235,7 @@ def large(kind: str) -> DecoderConfig:
 def few_programs() -> None:
     """The interpreter takes milliseconds for each program, so let each have many rows of the weight."""
     for module in (fused_linear, skinny_linear):
-        module.gemv_tiling = lambda *_: skinny_linear.Tiling(16, 16, 1)
+        module.gemv_tiling = lambda _rows, _outputs, size: skinny_linear.Tiling(16, next_power_of_2(size), 1)
 
 
 def main() -> None:

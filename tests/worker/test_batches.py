@@ -35,6 +35,18 @@ def test_slots_put_uniform_decodes_first_and_never_move(tiny_llama: Path) -> Non
     assert (driver.facts.order, driver.facts.places) == (["r1", "r2", "r3"], [1, 2, 0])
 
 
+def test_slots_for_a_gpu_put_the_longest_context_first(tiny_llama: Path) -> None:
+    worker = make_worker(tiny_llama, "slots")
+    worker.runner.batch.longest_first = True
+    driver = PlanDriver(worker)
+    for name, length in (("short", 3), ("long", 20), ("middle", 7), ("middle too", 7)):
+        driver.add(name, list(range(1, length + 1)))
+    driver.prefill("short", "long", "middle", "middle too")
+    driver.step({"short": 1, "middle": 1, "long": 1, "middle too": 1})
+    assert driver.facts.order == ["long", "middle", "middle too", "short"]
+    assert driver.facts.places == [1, 2, 3, 0]
+
+
 def test_requests_with_all_their_drafts_are_the_uniform_decodes(tiny_llama: Path) -> None:
     driver = PlanDriver(make_worker(tiny_llama, "slots"))
     for name in ("plain", "drafted", "prompt"):

@@ -8,18 +8,16 @@ import torch
 
 from minivllm.bench import kernel_cases as cases
 from minivllm.bench import tuning
-from minivllm.kernels import paged_decode
 from tests.kernels.grids.setup import Setup
 
 
 def sweeps(setup: Setup) -> Iterator[tuning.Sweep]:
     """All kinds of settings, on sizes that an interpreter can do."""
     model = cases.Sizes(64, 4, 2, 16, 96, 130, setup.device, torch.bfloat16 if setup.is_gpu else torch.float16)
-    gpu = paged_decode.gpu_of(setup.device)
-    yield tuning.Sweep(cases.decode_case(model, 3, 40), tuning.decode_settings(gpu, (32, 64), head_dim=512)[::3])
+    yield tuning.Sweep(cases.decode_case(model, 3, 40), tuning.decode_settings((32, 64), head_dim=512)[::3])
     yield tuning.Sweep(cases.prefill_case(model, 2, 33, fresh=True), tuning.prefill_settings((64,), (32, 64))[::4])
     yield tuning.Sweep(cases.decode_case(model, 1, 70), tuning.split_settings()[::2])
-    yield tuning.Sweep(cases.linear_case(model, "o", 2, 64, 64), tuning.gemv_settings((1, 2), (256,)))
+    yield tuning.Sweep(cases.linear_case(model, "o", 2, 64, 64), tuning.gemv_settings((1, 2), (1, 2)))
     yield tuning.Sweep(cases.linear_case(model, "o", 9, 64, 64), tuning.gemm_settings()[::7])
 
 
