@@ -13,6 +13,7 @@ from minivllm.metrics import EngineMetrics, _buckets_1_2_5
 from tests.engine.async_core import make_async_llm
 
 SMALL: dict[str, Any] = {"max_model_len": 256, "num_gpu_blocks_override": 129, "block_size": 4}
+KEPT = {**SMALL, "disable_log_stats": False}
 NAMES = [
     "num_requests_running",
     "num_requests_waiting",
@@ -65,7 +66,7 @@ def values(metrics: EngineMetrics | None) -> dict[str, float]:
 
 
 def test_every_name_is_there_from_the_start(tiny_model: Path) -> None:
-    metrics = LLM(model=str(tiny_model), **SMALL).llm_engine.metrics
+    metrics = LLM(model=str(tiny_model), **KEPT).llm_engine.metrics
     assert metrics is not None
     families = {family.name for family in metrics.registry.collect()}
     assert families == {f"minivllm:{name}" for name in NAMES}
@@ -73,7 +74,7 @@ def test_every_name_is_there_from_the_start(tiny_model: Path) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"async_scheduling": True}, {"max_num_batched_tokens": 8, "max_num_seqs": 4}])
 def test_numbers_add_up_to_what_callers_got(tiny_model: Path, settings: dict[str, Any]) -> None:
-    llm = LLM(model=str(tiny_model), **{**SMALL, **settings})
+    llm = LLM(model=str(tiny_model), **{**KEPT, **settings})
     params = SamplingParams(temperature=1.0, seed=1, n=2, max_tokens=7, ignore_eos=True)
     outputs = llm.generate(["Once upon a time", "It was"], params)
     outputs += llm.generate("Once upon a time", SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True))
@@ -106,13 +107,13 @@ def test_numbers_add_up_to_what_callers_got(tiny_model: Path, settings: dict[str
 
 
 def test_preemptions_are_counted(tiny_model: Path) -> None:
-    llm = LLM(model=str(tiny_model), **{**SMALL, "num_gpu_blocks_override": 20, "scheduler_reserve_full_isl": False})
+    llm = LLM(model=str(tiny_model), **{**KEPT, "num_gpu_blocks_override": 20, "scheduler_reserve_full_isl": False})
     llm.generate(["It was"] * 4, SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True))
     assert values(llm.llm_engine.metrics)["num_preemptions_total"] > 0
 
 
 def test_who_waits_is_told_by_reason(tiny_model: Path) -> None:
-    engine = LLM(model=str(tiny_model), **SMALL, max_num_seqs=2).llm_engine
+    engine = LLM(model=str(tiny_model), **KEPT, max_num_seqs=2).llm_engine
     for index in range(5):
         engine.add_request(str(index), "It was", SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True))
     engine.step()
@@ -123,7 +124,7 @@ def test_who_waits_is_told_by_reason(tiny_model: Path) -> None:
 
 
 def test_the_longest_of_several_completions_counts(tiny_model: Path) -> None:
-    llm = LLM(model=str(tiny_model), **SMALL)
+    llm = LLM(model=str(tiny_model), **KEPT)
     params = SamplingParams(temperature=1.5, seed=5, n=4, max_tokens=60, stop=["e", "a"], ignore_eos=True)
     [output] = llm.generate("It was", params)
     lengths = [len(completion.token_ids) for completion in output.outputs]
@@ -134,7 +135,7 @@ def test_the_longest_of_several_completions_counts(tiny_model: Path) -> None:
 
 
 def test_the_cache_is_described(tiny_model: Path) -> None:
-    metrics = LLM(model=str(tiny_model), **SMALL).llm_engine.metrics
+    metrics = LLM(model=str(tiny_model), **KEPT).llm_engine.metrics
     assert metrics is not None
     line = next(line for line in metrics.text().splitlines() if line.startswith("minivllm:cache_config_info{"))
     assert 'block_size="4"' in line
@@ -161,7 +162,7 @@ def test_stops_and_aborts_are_told_apart(tiny_model: Path) -> None:
 
 
 def test_no_metrics_are_kept_if_none_are_wanted(tiny_model: Path) -> None:
-    llm = LLM(model=str(tiny_model), **SMALL, disable_log_stats=True)
+    llm = LLM(model=str(tiny_model), **SMALL)  # the default, as in vLLM
     assert llm.llm_engine.metrics is None
     assert llm.generate("A", SamplingParams(max_tokens=2))[0].finished
 

@@ -15,7 +15,7 @@ SMALL: dict[str, Any] = {"max_model_len": 256, "num_gpu_blocks_override": 129, "
 
 @pytest.fixture(scope="module")
 def metrics(tiny_model: Path) -> list[Metric]:
-    with LLM(model=str(tiny_model), served_model_name="tiny", **SMALL) as llm:
+    with LLM(model=str(tiny_model), served_model_name="tiny", disable_log_stats=False, **SMALL) as llm:
         llm.generate(["A", "It was"], SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True))
         return llm.get_metrics()
 
@@ -52,6 +52,6 @@ def test_everything_is_of_one_of_vllms_types(metrics: list[Metric]) -> None:
 
 
 def test_without_metrics_there_is_nothing_to_read(tiny_model: Path) -> None:
-    llm = LLM(model=str(tiny_model), disable_log_stats=True, **SMALL)
+    llm = LLM(model=str(tiny_model), **SMALL)
     with pytest.raises(ValueError, match="disable_log_stats is True"):
         llm.get_metrics()

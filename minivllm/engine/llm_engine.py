@@ -174,7 +174,7 @@ class LLMEngine:
     def get_metrics(self) -> list[Metric]:
         """Every metric as it is now. Raises ValueError if none are kept (`disable_log_stats`)."""
         if self.metrics is None:
-            raise ValueError("no metrics are kept: disable_log_stats is True")
+            raise ValueError("no metrics are kept: disable_log_stats is True (the default of LLM)")
         from minivllm.metrics_reader import get_metrics_snapshot
 
         return get_metrics_snapshot(self.metrics.registry)

@@ -41,7 +41,9 @@ class LLM:
     Args:
         model: Name of a model at hand, a folder in Hugging Face layout, or a .gguf file.
         chat_template: Jinja source, or a file that holds it, for every `chat`; None takes the model's own.
-        **kwargs: Any other field of `EngineArgs`, e.g. `max_model_len`, `block_size`, `dtype`, `seed`.
+        **kwargs: Any other field of `EngineArgs`, e.g. `max_model_len`, `block_size`, `dtype`, `seed`. Only here
+            `disable_log_stats` is True unless it is given, as in vLLM: who generates offline rarely reads metrics, and
+            keeping them takes time in every step.
 
     Raises:
         ModelError: There is no such model, or its files are damaged or not supported.
@@ -61,6 +63,7 @@ class LLM:
     def __init__(
         self, model: str | os.PathLike[str] = DEFAULT_MODEL, *, chat_template: str | Path | None = None, **kwargs: Any
     ) -> None:
+        kwargs.setdefault("disable_log_stats", True)
         args = EngineArgs.from_kwargs(model=os.fspath(model), **kwargs)
         self.chat_template = load_chat_template(chat_template)
         self._recommended = recommended_sampling(args.model) if args.generation_config == "auto" else {}
@@ -215,7 +218,7 @@ class LLM:
         """Every metric as it is now: counters, gauges and histograms with vLLM's names, prefix `minivllm:`.
 
         Raises:
-            ValueError: The engine keeps none (`disable_log_stats`).
+            ValueError: The engine keeps none: it does only with `LLM(..., disable_log_stats=False)`.
         """
         return self.llm_engine.get_metrics()
 

@@ -272,7 +272,7 @@ def test_a_recommendation_that_is_no_number_is_refused_by_its_file(tiny_model: P
 
 
 def test_an_output_tells_when_what_happened(tiny_model: Path) -> None:
-    llm = LLM(model=str(tiny_model), **SMALL)
+    llm = LLM(model=str(tiny_model), **SMALL, disable_log_stats=False)
     before, [first, second] = time.time(), llm.generate(["Once", "It was"], GREEDY)
     times = first.metrics
     assert times is not None
@@ -282,6 +282,6 @@ def test_an_output_tells_when_what_happened(tiny_model: Path) -> None:
     assert times.num_generation_tokens == len(first.outputs[0].token_ids) == 8
     assert second.metrics is not None
     assert second.metrics.arrival_time >= times.arrival_time
-    [none] = LLM(model=str(tiny_model), **SMALL, disable_log_stats=True).generate("Once", GREEDY)
+    [none] = LLM(model=str(tiny_model), **SMALL).generate("Once", GREEDY)
     assert none.metrics is None
     assert none.outputs[0].token_ids == first.outputs[0].token_ids
