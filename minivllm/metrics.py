@@ -9,6 +9,7 @@ Upstream: vllm/v1/metrics/loggers.py::PrometheusStatLogger and vllm/v1/metrics/s
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,14 @@ _NEXT_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0
 _LATENCY = (0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920)
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _COMPLETIONS = (1, 2, 5, 10, 20)
+
+
+class _Histogram(Histogram):
+    """Takes the same value many times at once: that is what a step of decodes has to tell."""
+
+    def observe_many(self, amount: float, count: int) -> None:
+        self._sum.inc(amount * count)
+        self._buckets[bisect_left(self._upper_bounds, amount)].inc(count)
 
 
 @dataclass(slots=True)
@@ -60,6 +69,9 @@ class EngineMetrics:
         self.registry = CollectorRegistry()
         self._labels = {"model_name": model_name, "engine": "0"}
         self._totals = {"prefix_cache_queries": 0, "prefix_cache_hits": 0, "num_preemptions": 0}
+        self._num_new_tokens = 0
+        # How many requests waited how long for the tokens of this step: whoever runs in every step, equally long.
+        self._new_latencies: dict[float, int] = {}
         lengths = _buckets_1_2_5(max_model_len)
 
         self._running = self._gauge("num_requests_running", "Requests that run.")
@@ -138,31 +150,42 @@ class EngineMetrics:
         for num_tokens in stats.step_tokens:
             self._step_tokens.observe(num_tokens)
 
-    def record_tokens(
-        self, times: RequestTimes, now: float, num_tokens: int, prompt_len: int, num_cached_tokens: int
-    ) -> None:
-        """A step brought tokens for a request.
+    def record_first_token(self, times: RequestTimes, now: float, prompt_len: int, num_cached_tokens: int) -> None:
+        """A step brought the first token of a request.
+
+        Args:
+            times: Of the request.
+            now: When the step ended.
+            prompt_len: Of the request.
+            num_cached_tokens: Those of its prompt that were found in the cache.
+        """
+        times.first_token = now
+        self._prompt_tokens.inc(prompt_len)
+        self._cached_tokens.inc(num_cached_tokens)
+        self._prompt_tokens_by_source["local_compute"].inc(prompt_len - num_cached_tokens)
+        self._prompt_tokens_by_source["local_cache_hit"].inc(num_cached_tokens)
+        self._first_token.observe(now - times.arrival)
+
+    def note_tokens(self, times: RequestTimes, now: float, num_tokens: int) -> None:
+        """A step brought tokens for a request. They are counted by `record_tokens`, with those of all the others.
 
         Args:
             times: Of the request.
             now: When the step ended.
             num_tokens: How many it brought.
-            prompt_len: Of the request.
-            num_cached_tokens: Those of its prompt that were found in the cache.
         """
-        if num_tokens == 0:
-            return
-        self._generation_tokens.inc(num_tokens)
-        if times.first_token == 0.0:
-            times.first_token = now
-            self._prompt_tokens.inc(prompt_len)
-            self._cached_tokens.inc(num_cached_tokens)
-            self._prompt_tokens_by_source["local_compute"].inc(prompt_len - num_cached_tokens)
-            self._prompt_tokens_by_source["local_cache_hit"].inc(num_cached_tokens)
-            self._first_token.observe(now - times.arrival)
-        else:
-            self._next_token.observe(now - times.last_token)
+        self._num_new_tokens += num_tokens
+        if times.last_token:
+            latency = now - times.last_token
+            self._new_latencies[latency] = self._new_latencies.get(latency, 0) + 1
         times.last_token = now
+
+    def record_tokens(self) -> None:
+        """Count what was noted since the last time."""
+        self._generation_tokens.inc(self._num_new_tokens)
+        for latency, count in self._new_latencies.items():
+            self._next_token.observe_many(latency, count)
+        self._num_new_tokens, self._new_latencies = 0, {}
 
     def record_end(
         self,
@@ -233,8 +256,8 @@ class EngineMetrics:
     def _counter(self, name: str, what: str) -> Counter:
         return Counter(f"minivllm:{name}", what, [*self._labels], registry=self.registry).labels(**self._labels)
 
-    def _histogram(self, name: str, what: str, buckets: Sequence[float]) -> Histogram:
-        histogram = Histogram(f"minivllm:{name}", what, [*self._labels], registry=self.registry, buckets=buckets)
+    def _histogram(self, name: str, what: str, buckets: Sequence[float]) -> _Histogram:
+        histogram = _Histogram(f"minivllm:{name}", what, [*self._labels], registry=self.registry, buckets=buckets)
         return histogram.labels(**self._labels)
 
 

@@ -45,7 +45,7 @@ class CompletionOutput:
         self.stop_reason = new.stop_reason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # made for every output of every step, and a frozen one takes three times as long to make
 class RequestStateStats:
     """When what happened to a request. Upstream: vllm/v1/metrics/stats.py::RequestStateStats.
 

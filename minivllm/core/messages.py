@@ -37,8 +37,10 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, omit_defaults=True, array_l
     mm_features: tuple[MultiModalItem, ...] = ()
 
 
-class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
+class EngineCoreOutput(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True, gc=False):
     """What one step brought for one request.
+
+    Hundreds are made in a step, and none can be part of a cycle: the garbage collector need not look at them.
 
     Attributes:
         request_id: Whose.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from minivllm.core.admission import RequestRefusedError
@@ -26,6 +26,9 @@ from minivllm.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from minivllm.metrics import EngineMetrics, RequestTimes
+
+# Compared for every request in every step, and to look up a member of an enum takes longer than to compare it.
+_FINAL_ONLY, _DELTA = RequestOutputKind.FINAL_ONLY, RequestOutputKind.DELTA
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class RequestState:
         stream_interval: Tokens from one output to the next.
         num_cached_tokens: Prompt tokens that came from the prefix cache.
         times: When what happened to it, if metrics are kept.
+        output_kind: What its caller is told, and when.
         sent_chars, sent_tokens: How far its caller has been told.
     """
 
@@ -60,6 +64,10 @@ class RequestState:
     times: RequestTimes | None = None
     sent_chars: int = 0
     sent_tokens: int = 0
+    output_kind: RequestOutputKind = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.output_kind = self.request.sampling_params.output_kind
 
     @property
     def request_id(self) -> str:
@@ -74,6 +82,8 @@ class RequestState:
         self, finish_reason: FinishReason | None, stop_reason: int | str | None
     ) -> RequestOutput | None:
         """What its caller is told now; None if that is nothing."""
+        if finish_reason is None and self.output_kind is _FINAL_ONLY:
+            return None
         completion = self._make_completion(finish_reason, stop_reason)
         if completion is None:
             return None
@@ -83,39 +93,33 @@ class RequestState:
             if not outputs:
                 return None
         return RequestOutput(
-            request_id=self.external_req_id,
-            prompt=self.prompt,
-            prompt_token_ids=self.request.prompt_token_ids,
-            outputs=outputs,
-            finished=finished,
-            num_cached_tokens=self.num_cached_tokens,
-            prompt_logprobs=self.logprobs_processor.take_prompt_logprobs(
-                once=self.request.sampling_params.output_kind is RequestOutputKind.DELTA
-            ),
-            metrics=None if self.times is None else self.times.told(len(self.detokenizer.token_ids)),
+            self.external_req_id,
+            self.prompt,
+            self.request.prompt_token_ids,
+            outputs,
+            finished,
+            self.num_cached_tokens,
+            self.logprobs_processor.take_prompt_logprobs(once=self.output_kind is _DELTA),
+            None if self.times is None else self.times.told(len(self.detokenizer.token_ids)),
         )
 
     def _make_completion(
         self, finish_reason: FinishReason | None, stop_reason: int | str | None
     ) -> CompletionOutput | None:
         finished = finish_reason is not None
-        kind = self.request.sampling_params.output_kind
-        if kind is RequestOutputKind.FINAL_ONLY and not finished:
-            return None
         num_chars, num_tokens = self.detokenizer.settled(finished)
-        is_due = self.sent_tokens == 0 or num_tokens - self.sent_tokens >= self.stream_interval
-        if self.stream_interval > 1 and not finished and not is_due:
+        if self.stream_interval > 1 and not finished and 0 < self.sent_tokens > num_tokens - self.stream_interval:
             return None
-        is_delta = kind is RequestOutputKind.DELTA
+        is_delta = self.output_kind is _DELTA
         start_char, start_token = (self.sent_chars, self.sent_tokens) if is_delta else (0, 0)
         if is_delta and not finished and (num_chars, num_tokens) == (start_char, start_token):
             return None
         self.sent_chars, self.sent_tokens = num_chars, num_tokens
-        logprobs = self.logprobs_processor.logprobs
+        detokenizer, logprobs = self.detokenizer, self.logprobs_processor.logprobs
         return CompletionOutput(
             self.index,
-            self.detokenizer.output_text[start_char:num_chars],
-            self.detokenizer.token_ids[start_token:num_tokens],
+            detokenizer.output_text[start_char:num_chars],
+            detokenizer.token_ids[start_token:num_tokens],
             str(finish_reason) if finish_reason is not None else None,
             stop_reason if finished else None,
             None if logprobs is None else logprobs[start_token:num_tokens],
@@ -207,8 +211,9 @@ class OutputProcessor:
             timestamp: When it ended, for the metrics.
         """
         processed = OutputProcessorOutput([], [])
+        request_states, metrics = self.request_states, self.metrics
         for output in outputs:
-            state = self.request_states.get(output.request_id)
+            state = request_states.get(output.request_id)
             if state is None:
                 continue  # its caller gave up, or it met a stop string
             if output.error is not None:
@@ -216,17 +221,20 @@ class OutputProcessor:
                 continue
             if output.num_cached_tokens is not None:
                 state.num_cached_tokens = output.num_cached_tokens
-            if self.metrics is not None and state.times is not None:
-                num_cached = state.num_cached_tokens or 0
-                prompt_len = len(state.request.prompt_token_ids)
-                self.metrics.record_tokens(state.times, timestamp, len(output.new_token_ids), prompt_len, num_cached)
-            finish_reason, stop_reason = output.finish_reason, output.stop_reason
-            stop_string = state.detokenizer.update(output.new_token_ids, finish_reason is FinishReason.STOP)
+            new_token_ids, finish_reason, stop_reason = output.new_token_ids, output.finish_reason, output.stop_reason
+            if metrics is not None and state.times is not None and new_token_ids:
+                if state.times.first_token == 0.0:
+                    prompt_len, num_cached = len(state.request.prompt_token_ids), state.num_cached_tokens or 0
+                    metrics.record_first_token(state.times, timestamp, prompt_len, num_cached)
+                metrics.note_tokens(state.times, timestamp, len(new_token_ids))
+            has_stopped = finish_reason is not None and finish_reason is FinishReason.STOP
+            stop_string = state.detokenizer.update(new_token_ids, has_stopped)
             if stop_string is not None:
                 finish_reason, stop_reason = FinishReason.STOP, stop_string
                 if output.finish_reason is None:
                     processed.reqs_to_abort.append(state.request_id)
-            state.logprobs_processor.update_from_output(output, len(state.detokenizer.token_ids))
+            if output.new_logprobs is not None or output.new_prompt_logprobs is not None:
+                state.logprobs_processor.update_from_output(output, len(state.detokenizer.token_ids))
             request_output = state.make_request_output(finish_reason, stop_reason)
             if request_output is not None and state.queue is not None:
                 state.queue.put(request_output)
@@ -235,6 +243,8 @@ class OutputProcessor:
             if finish_reason is not None:
                 self._forget(state)
                 self._record_end(state, finish_reason)
+        if metrics is not None:
+            metrics.record_tokens()
         return processed
 
     def update_scheduler_stats(self, stats: SchedulerStats | None) -> float:
