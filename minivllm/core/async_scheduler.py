@@ -15,17 +15,19 @@ class AsyncScheduler(Scheduler):
 
     def _update_after_schedule(self, plan: SchedulerOutput) -> None:
         super()._update_after_schedule(plan)
+        requests, drafts = self.requests, plan.scheduled_spec_decode_tokens
         for request_id in plan.num_scheduled_tokens:
-            request = self.requests[request_id]
+            request = requests[request_id]
             if not request.is_prefill_chunk:
                 # It will bring one token and, at best, every draft.
-                num_drafts = len(plan.scheduled_spec_decode_tokens.get(request_id, ()))
-                request.num_output_placeholders += 1 + num_drafts
+                request.num_output_placeholders += 1
+                if request_id in drafts:
+                    request.num_output_placeholders += len(drafts[request_id])
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool
     ) -> tuple[list[int], bool]:
-        was_running = request.status == RequestStatus.RUNNING
+        was_running = request.status is RequestStatus.RUNNING
         new_token_ids, has_stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
         if not is_stale:  # a preemption has set the placeholders to 0 already
             request.num_output_placeholders -= len(new_token_ids)

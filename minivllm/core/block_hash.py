@@ -70,14 +70,20 @@ def get_request_block_hasher(block_size: int, seed: bytes | None = None) -> Bloc
         block_size: Tokens per block.
         seed: Start of the chain (vLLM's NONE_HASH); None draws 32 random bytes.
     """
-    none_hash = os.urandom(32) if seed is None else hashlib.sha256(seed).digest()
+    return _RequestBlockHasher(block_size, os.urandom(32) if seed is None else hashlib.sha256(seed).digest())
 
-    def request_block_hasher(request: Request) -> list[bytes]:
-        hashes = request.block_hashes
+
+class _RequestBlockHasher:
+    """Implements `BlockHasher`."""
+
+    def __init__(self, block_size: int, none_hash: bytes) -> None:
+        self.block_size = block_size
+        self._none_hash = none_hash
+
+    def __call__(self, request: Request) -> list[bytes]:
+        block_size, hashes = self.block_size, request.block_hashes
         start = len(hashes) * block_size
-        if request.num_tokens - start < block_size:
-            return []  # the common case: the last block is still filling
-        parent = hashes[-1] if hashes else none_hash
+        parent = hashes[-1] if hashes else self._none_hash
         has_extra = request.lora_request is not None or request.cache_salt is not None or bool(request.mm_features)
         new_hashes = []
         tokens = request._all_token_ids
@@ -86,5 +92,3 @@ def get_request_block_hasher(block_size: int, seed: bytes | None = None) -> Bloc
             parent = hash_block_tokens(parent, tokens[end - block_size : end], extra)
             new_hashes.append(parent)
         return new_hashes
-
-    return request_block_hasher

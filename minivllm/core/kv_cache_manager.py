@@ -171,12 +171,21 @@ class KVCacheManager:
             The blocks taken from the free queue (without those of the hit), or the shortage.
         """
         assert num_new_tokens > 0 or num_external_computed_tokens > 0, "an allocation must be for at least one token"
+        blocks = self.req_to_blocks.get(request.request_id)
+        has_found = num_new_computed_tokens or num_external_computed_tokens
+        if blocks is not None and not has_found and not full_sequence_must_fit:
+            num_tokens = request.num_computed_tokens + num_new_tokens
+            if num_tokens + num_lookahead_tokens <= len(blocks) * self.block_size:
+                # By far the most calls: a request that decodes, and its last block has room.
+                if self.enable_caching and not delay_cache_blocks:
+                    self.cache_blocks(request, min(num_tokens, request.num_tokens))
+                return _NO_BLOCKS
+
         local_computed = request.num_computed_tokens + num_new_computed_tokens
         total_computed = min(local_computed + num_external_computed_tokens, self.max_model_len)
         num_tokens_main_model = total_computed + num_new_tokens
         need_slots = min(num_tokens_main_model + num_lookahead_tokens, self.max_model_len)
 
-        blocks = self.req_to_blocks.get(request.request_id)
         num_held = len(blocks) if blocks is not None else 0
         num_new_blocks = -(-need_slots // self.block_size) - num_held - len(new_computed_blocks)
 

@@ -57,15 +57,16 @@ def _make_cached_request_data(step: Step, kv_cache_manager: KVCacheManager) -> C
         if step.scheduled_resumed_reqs
         else step.scheduled_running_reqs
     )
+    req_ids = [request.request_id for request in requests]
     new_block_ids: list[list[int] | None] = [None] * len(step.scheduled_running_reqs)
     if step.new_blocks:
-        for i, request in enumerate(step.scheduled_running_reqs):
-            if new_blocks := step.new_blocks.get(request.request_id):
-                new_block_ids[i] = [block.block_id for block in new_blocks]
+        for i, req_id in enumerate(req_ids):
+            if req_id in step.new_blocks:
+                new_block_ids[i] = [block.block_id for block in step.new_blocks[req_id]]
     for request in step.scheduled_resumed_reqs:
         new_block_ids.append(kv_cache_manager.get_block_ids(request.request_id))
     return CachedRequestData(
-        req_ids=[request.request_id for request in requests],
+        req_ids=req_ids,
         resumed_req_ids={request.request_id for request in step.scheduled_resumed_reqs},
         all_token_ids={request.request_id: list(request.all_token_ids) for request in step.scheduled_resumed_reqs},
         new_block_ids=new_block_ids,

@@ -7,8 +7,8 @@ writes here. Upstream: vllm/v1/request.py.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
-from typing import overload
+from collections.abc import Iterator, Sequence
+from typing import Protocol, overload
 
 import msgspec
 
@@ -124,8 +124,17 @@ class TokenView(Sequence[int]):
 # Beyond any sequence: stands for "no limit" where numbers are compared.
 _NO_LIMIT = 1 << 62
 
-# Returns the hashes of a request's full blocks that it does not have yet.
-BlockHasher = Callable[["Request"], list[bytes]]
+
+class BlockHasher(Protocol):
+    """Returns the hashes of a request's full blocks that it does not have yet.
+
+    Attributes:
+        block_size: Tokens per block.
+    """
+
+    block_size: int
+
+    def __call__(self, request: Request) -> list[bytes]: ...
 
 
 class Request:
@@ -157,6 +166,7 @@ class Request:
     __slots__ = (
         "_all_token_ids",
         "_block_hasher",
+        "_next_full_block",
         "arrival_time",
         "block_hashes",
         "cache_salt",
@@ -226,8 +236,9 @@ class Request:
 
         self._block_hasher = block_hasher
         self.block_hashes: list[bytes] = []
-        if block_hasher is not None:
-            self.block_hashes.extend(block_hasher(self))
+        # How many tokens there are when the next block is full: until then there is nothing to hash.
+        self._next_full_block = _NO_LIMIT
+        self._hash_full_blocks()
 
     @property
     def prompt_token_ids(self) -> list[int]:
@@ -261,8 +272,13 @@ class Request:
         """Append one output token, and the hash of the block that it fills, if it fills one."""
         self._all_token_ids.append(token_id)
         self.num_tokens += 1
+        if self.num_tokens >= self._next_full_block:
+            self._hash_full_blocks()
+
+    def _hash_full_blocks(self) -> None:
         if self._block_hasher is not None:
             self.block_hashes.extend(self._block_hasher(self))
+            self._next_full_block = (len(self.block_hashes) + 1) * self._block_hasher.block_size
 
     def __lt__(self, other: Request) -> bool:
         """Order of the priority queue: priority, then arrival, then id."""

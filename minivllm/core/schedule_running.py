@@ -19,30 +19,32 @@ if TYPE_CHECKING:
 
 def schedule_running(scheduler: Scheduler, step: Step) -> None:
     """Give every running request as many tokens as it owes, within the budget, until one cannot get blocks."""
-    decisions = step.decisions
-    threshold = scheduler.config.long_prefill_token_threshold
+    # One turn of the loop is a request of a step, a thousand times a step under load: names that do not change are
+    # looked up once, and what is only for drafts and prompts stays off the way of a request that owes one token.
+    decisions, config = step.decisions, scheduler.config
+    threshold, num_lookahead_tokens = config.long_prefill_token_threshold, config.num_lookahead_tokens
+    max_computed = scheduler.max_model_len - 1  # the last token of the longest sequence is never computed
+    allocate_slots = scheduler.kv_cache_manager.allocate_slots
+    scheduled_running_reqs, num_scheduled_tokens = step.scheduled_running_reqs, step.num_scheduled_tokens
     index = 0
     while index < len(scheduler.running):
         request = scheduler.running[index]
+        num_computed_tokens, placeholders = request.num_computed_tokens, request.num_output_placeholders
         if step.token_budget == 0:
             reason = Reason.PAUSED_ALL if scheduler.pause_state == PauseState.PAUSED_ALL else Reason.TOKEN_BUDGET
             decisions.stop = Decision(request.request_id, reason, {"budget": decisions.budget, "left": 0})
             return
-        if request.num_output_placeholders and _max_tokens_in_flight(request):
-            numbers = {"placeholders": request.num_output_placeholders, "max_tokens": request.max_tokens}
+        if placeholders and _max_tokens_in_flight(request):
+            numbers = {"placeholders": placeholders, "max_tokens": request.max_tokens}
             decisions.not_scheduled.append(Decision(request.request_id, Reason.OUTPUT_IN_FLIGHT, numbers))
             index += 1
             continue
 
-        debt = (
-            request.num_tokens
-            + len(request.spec_token_ids)
-            + request.num_output_placeholders
-            - request.num_computed_tokens
-        )
-        num_new_tokens = min(debt, threshold) if threshold else debt
-        room = scheduler.max_model_len - request.num_computed_tokens - 1
-        num_new_tokens = min(num_new_tokens, step.token_budget, room)
+        debt = num_new_tokens = request.num_tokens + placeholders - num_computed_tokens
+        if request.spec_token_ids:
+            debt = num_new_tokens = debt + len(request.spec_token_ids)
+        if debt != 1 or num_computed_tokens >= max_computed:  # one token is within every other limit
+            num_new_tokens = min(debt, threshold or debt, step.token_budget, max_computed - num_computed_tokens)
         if num_new_tokens <= 0:
             decisions.not_scheduled.append(why_less(scheduler, step, request, debt, 0))
             index += 1  # not `break`: someone further down may still have work
@@ -50,14 +52,16 @@ def schedule_running(scheduler: Scheduler, step: Step) -> None:
 
         # Found out now: a preemption below may return tokens to the budget, and a comparison with it would be wrong.
         cut = why_less(scheduler, step, request, debt, num_new_tokens) if num_new_tokens != debt else None
-        new_blocks, index = _allocate_or_preempt(scheduler, step, request, num_new_tokens, index)
+        new_blocks = allocate_slots(request, num_new_tokens, num_lookahead_tokens=num_lookahead_tokens)
         if isinstance(new_blocks, BlockShortage):
-            decisions.stop = Decision(request.request_id, Reason.NO_FREE_BLOCKS, new_blocks.numbers)
-            return
+            new_blocks, index = _allocate_or_preempt(scheduler, step, request, num_new_tokens, index, new_blocks)
+            if isinstance(new_blocks, BlockShortage):
+                decisions.stop = Decision(request.request_id, Reason.NO_FREE_BLOCKS, new_blocks.numbers)
+                return
         if cut is not None:
             decisions.cut.append(cut)
-        step.scheduled_running_reqs.append(request)
-        step.num_scheduled_tokens[request.request_id] = num_new_tokens
+        scheduled_running_reqs.append(request)
+        num_scheduled_tokens[request.request_id] = num_new_tokens
         step.token_budget -= num_new_tokens
         if new_blocks:
             step.new_blocks[request.request_id] = new_blocks
@@ -77,27 +81,28 @@ def _max_tokens_in_flight(request: Request) -> bool:
 
 
 def _allocate_or_preempt(
-    scheduler: Scheduler, step: Step, request: Request, num_new_tokens: int, index: int
+    scheduler: Scheduler, step: Step, request: Request, num_new_tokens: int, index: int, shortage: BlockShortage
 ) -> tuple[list[KVCacheBlock] | BlockShortage, int]:
-    """Get blocks for a running request, at the cost of others if need be.
+    """Get blocks for a running request that was refused, at the cost of others.
 
     Returns:
         The new blocks, or the shortage if the request itself became the victim; and the index of the request
         in `running`, which moves when someone before it leaves.
     """
     while True:
+        victim, index = _take_victim(scheduler, step, index)
+        step.decisions.preempted.append((victim.request_id, victim.num_computed_tokens, request.request_id))
+        step.decisions.not_scheduled.append(Decision(victim.request_id, Reason.PREEMPTED, shortage.numbers))
+        scheduler.preempt_request(victim)
+        step.preempted.append(victim)
+        if victim is request:
+            return shortage, index
         new_blocks = scheduler.kv_cache_manager.allocate_slots(
             request, num_new_tokens, num_lookahead_tokens=scheduler.config.num_lookahead_tokens
         )
         if not isinstance(new_blocks, BlockShortage):
             return new_blocks, index
-        victim, index = _take_victim(scheduler, step, index)
-        step.decisions.preempted.append((victim.request_id, victim.num_computed_tokens, request.request_id))
-        step.decisions.not_scheduled.append(Decision(victim.request_id, Reason.PREEMPTED, new_blocks.numbers))
-        scheduler.preempt_request(victim)
-        step.preempted.append(victim)
-        if victim is request:
-            return new_blocks, index
+        shortage = new_blocks
 
 
 def _take_victim(scheduler: Scheduler, step: Step, index: int) -> tuple[Request, int]:

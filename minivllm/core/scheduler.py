@@ -167,13 +167,12 @@ class Scheduler:
     @on_map("after-schedule advance", vllm="vllm/v1/core/sched/scheduler.py::Scheduler._update_after_schedule")
     def _update_after_schedule(self, plan: SchedulerOutput) -> None:
         """Count the planned tokens as computed now, so that the next step can be planned before this one has run."""
+        requests = self.requests
         for request_id, num_tokens in plan.num_scheduled_tokens.items():
-            request = self.requests[request_id]
-            request.num_computed_tokens += num_tokens
+            request = requests[request_id]
+            request.num_computed_tokens = num_computed = request.num_computed_tokens + num_tokens
             request.num_in_flight_tokens += num_tokens
-            request.is_prefill_chunk = (
-                request.num_computed_tokens < request.num_tokens + request.num_output_placeholders
-            )
+            request.is_prefill_chunk = num_computed < request.num_tokens + request.num_output_placeholders
         # The plan keeps the old sets.
         self.finished_req_ids = set()
         self.preempted_req_ids = set()
@@ -195,8 +194,10 @@ class Scheduler:
         """
         outputs: list[EngineCoreOutput] = []
         stopped: list[Request] = []
+        requests, all_drafts = self.requests, plan.scheduled_spec_decode_tokens
+        sampled, index_of = output.sampled_token_ids, output.req_id_to_index
         for request_id, num_scheduled in plan.num_scheduled_tokens.items():
-            request = self.requests.get(request_id)
+            request = requests.get(request_id)
             if request is None:
                 self._drop_late_output(request_id, num_scheduled)
                 continue
@@ -206,12 +207,11 @@ class Scheduler:
                 request.num_stale_output_tokens -= num_scheduled
                 if request.drop_stale_output:
                     continue
-            new_token_ids = output.sampled_token_ids[output.req_id_to_index[request_id]]
+            new_token_ids = sampled[index_of[request_id]]
             if not new_token_ids:
                 continue  # a chunk of a prompt that goes on
-            drafts = plan.scheduled_spec_decode_tokens.get(request_id)
-            if drafts is not None and not is_stale:
-                self._take_back_rejected(request, len(drafts) - (len(new_token_ids) - 1))
+            if all_drafts and request_id in all_drafts and not is_stale:
+                self._take_back_rejected(request, len(all_drafts[request_id]) - (len(new_token_ids) - 1))
             new_token_ids, has_stopped = self._update_request_with_output(request, new_token_ids, is_stale)
             if has_stopped:
                 stopped.append(request)
@@ -242,10 +242,11 @@ class Scheduler:
         Returns:
             The tokens that were kept, and whether the request ended.
         """
-        for num_kept, token_id in enumerate(new_token_ids, 1):
+        num_before = request.num_tokens
+        for token_id in new_token_ids:
             request.append_output_token_ids(token_id)
             if check_stop(request, self.max_model_len):
-                return new_token_ids[:num_kept], True
+                return new_token_ids[: request.num_tokens - num_before], True
         return new_token_ids, False
 
     def _remove_stopped(self, stopped: list[Request]) -> None:
@@ -270,9 +271,9 @@ class Scheduler:
 
 
 def _make_output(request: Request, new_token_ids: list[int], has_stopped: bool) -> EngineCoreOutput:
-    num_cached_tokens = None
-    if request.num_cached_tokens is not None:  # told once, with the first output
-        num_cached_tokens, request.num_cached_tokens = request.num_cached_tokens, None
+    num_cached_tokens = request.num_cached_tokens
+    if num_cached_tokens is not None:  # told once, with the first output
+        request.num_cached_tokens = None
     finish_reason = request.status.finish_reason if has_stopped else None
     return EngineCoreOutput(request.request_id, new_token_ids, finish_reason, request.stop_reason, num_cached_tokens)
 
