@@ -1,16 +1,16 @@
-"""Writes the pages of the API reference: one a package, with everything public that has a docstring.
+"""Writes the pages of the API reference, one or more a package: all that is public and has a docstring.
 
 python docs/generate_reference.py
 
-The pages hold directives only; mkdocstrings reads the code when the site is built. So they change when a package comes
-or goes, and not when a class does.
+The pages hold directives only; mkdocstrings reads the code when the site is built. So they change when a package, or a
+module of a large one, comes or goes, and not when a class does.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from minivllm.sourcemap.reference import PACKAGES, TOP, TOP_MODULES
+from minivllm.sourcemap.reference import FURTHER_PAGES, PACKAGES, TOP, TOP_MODULES, modules_of
 
 FOLDER = Path(__file__).parent / "reference"
 
@@ -21,35 +21,68 @@ _WORDS = {
         "What a program uses. Most names are also importable from `minivllm` itself; they are loaded on first use, so\n"
         "that `import minivllm` costs nothing.",
     ),
-    "engine": ("Engine", "The frontend, the engine core's loop, and what passes between them."),
-    "core": ("Core", "Who runs in the next step, and in which blocks. No torch, no IO, no clock."),
+    "engine": ("Engine: the frontend", "What a request passes on its way from a caller to the engine core."),
+    "engine_core": (
+        "Engine: the core",
+        "The engine core's loop, its process, and what passes between it and a frontend.",
+    ),
+    "engine_output": ("Engine: outputs", "From a sampled token to its caller. [The way](../outputs.md)."),
+    "core": ("Core: the scheduler", "Who runs in the next step. No torch, no IO, no clock."),
+    "core_blocks": ("Core: the blocks", "In which blocks of the KV cache a request stands, and which it finds there."),
     "executor": ("Executor", "How a plan gets to a worker."),
-    "worker": ("Worker", "From a plan to arrays, a forward pass and sampled tokens."),
+    "worker": ("Worker: the runner", "From a plan to a forward pass and sampled tokens."),
+    "worker_batch": ("Worker: the batch", "The rows of the requests, and the arrays that a forward pass reads."),
     "attention": ("Attention", "Attention over pages: the interface, and its backends."),
-    "models": ("Models", "Architectures, and how their weights are read."),
+    "models": ("Models: architectures", "Which models there are, and how they compute."),
+    "models_files": ("Models: files", "How weights and tokenizers are found and read."),
     "layers": ("Layers", "The parts of an architecture."),
     "sample": ("Sampling", "From logits to tokens. [The stages in their order](../sampling.md)."),
     "kernels": (
-        "Kernels",
+        "Kernels: layers and sampling",
         "Each kernel stands beside a reference in plain PyTorch that says the same in a few lines.\n"
         "[The course](../kernels.md) says in which order to read them.",
     ),
-    "trace": ("Trace", "The event log, and how it is written and read. [Its format](../log.md)."),
+    "kernels_attention": ("Kernels: attention", "Attention over pages, and what writes the pages."),
+    "trace": ("Trace: the log", "The event log, and how it is read and replayed. [Its format](../log.md)."),
+    "trace_recording": ("Trace: recording", "How a run is listened to while it goes on."),
     "scenarios": ("Scenarios", "Named runs, workload files, and the driver that pins arrivals to steps."),
     "maps": ("Maps", "Views of a log. [What they show](../maps.md)."),
-    "analysis": ("Analysis", "Questions that a log answers: why, how much, what differs, what holds."),
+    "maps_drawing": ("Maps: drawing", "How a map becomes cells, a frame, and a file."),
+    "analysis": ("Analysis: why and how much", "What a log answers: why something happened, how a number came about."),
+    "analysis_diff": ("Analysis: differences", "Two runs held against each other, and a run planned again otherwise."),
+    "analysis_invariants": (
+        "Analysis: invariants",
+        "What holds in each iteration of a log, and how an iteration is read.",
+    ),
     "export": ("Export", "A run for other tools. [How to](../export.md)."),
     "sourcemap": ("Source map", "Our symbols and vLLM's. [The map itself](../source-map.md)."),
     "learning": ("Learning", "How lessons and questions are read, and answered from a run."),
-    "bench": ("Benchmarks", "What is measured, and against which floor. [Results](../performance.md)."),
+    "learning_facts": ("Learning: facts", "What the text of a lesson can take from its run."),
+    "bench": (
+        "Benchmarks: parts of a step",
+        "What an iteration, a start and a trace cost. [Results](../performance.md).",
+    ),
+    "bench_generation": ("Benchmarks: generation", "Workloads, and how an engine is measured on them."),
+    "bench_kernels": ("Benchmarks: kernels", "Shapes, tilings, and the floor that a kernel is held against."),
 }
 
 
 def pages() -> dict[Path, str]:
     """Every page, by path."""
     bodies = {TOP: "".join(f"\n::: {module}\n" for module in TOP_MODULES)}
-    bodies |= {name: f"\n::: minivllm.{name}\n    options:\n      show_submodules: true\n" for name in PACKAGES}
+    bodies |= {name: _directive(name, None) for name in PACKAGES}
+    for (package, word), modules in FURTHER_PAGES.items():
+        bodies[f"{package}_{word}"] = _directive(package, modules)
+    for package in {package for package, _ in FURTHER_PAGES}:
+        elsewhere = [name for (other, _), names in FURTHER_PAGES.items() if other == package for name in names]
+        bodies[package] = _directive(package, tuple(name for name in modules_of(package) if name not in elsewhere))
     return {FOLDER / f"{name}.md": _page(name, body) for name, body in bodies.items()}
+
+
+def _directive(package: str, modules: tuple[str, ...] | None) -> str:
+    """What mkdocstrings is to write: a package, or some of its modules."""
+    members = "" if modules is None else f"      members: [{', '.join(modules)}]\n"
+    return f"\n::: minivllm.{package}\n    options:\n      show_submodules: true\n{members}"
 
 
 # Packages are read from the source map. In the search they would stand before the pages that explain.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from minivllm.sourcemap.locate import file_of
 
-# Each of these has a page of its own, docs/reference/NAME.md; modules above them are on the page of LLM.
+# Each of these has a page, docs/reference/NAME.md; modules above them are on the page of LLM.
 PACKAGES = (
     "engine",
     "core",
@@ -28,6 +28,79 @@ PACKAGES = (
     "learning",
     "bench",
 )
+# Packages too large for one page: the modules that a further page, PACKAGE_WORD.md, takes from the first.
+FURTHER_PAGES = {
+    ("engine", "core"): ("core", "core_client", "core_launch", "core_main", "core_proc", "mailbox", "wire"),
+    ("engine", "output"): (
+        "detokenizer",
+        "logprobs",
+        "output_collector",
+        "output_processor",
+        "parallel_sampling",
+        "step_stats",
+    ),
+    ("core", "blocks"): ("block_hash", "block_pool", "free_block_queue", "integrity", "kv_cache_manager"),
+    ("worker", "batch"): (
+        "batch_state",
+        "block_table",
+        "device_mirror",
+        "device_requests",
+        "input_batch",
+        "prepared_batch",
+        "request_columns",
+        "request_slots",
+        "sampling_rows",
+        "staging",
+    ),
+    ("kernels", "attention"): (
+        "append_blocks",
+        "fp8",
+        "gluon_guard",
+        "hopper_prefill",
+        "pack_inputs",
+        "paged",
+        "paged_decode",
+        "paged_prefill",
+        "reshape_and_cache",
+        "rotary_and_cache",
+    ),
+    ("trace", "recording"): (
+        "device_clock",
+        "device_times",
+        "install",
+        "probes",
+        "projection",
+        "recorder",
+        "snapshot",
+        "wrap",
+    ),
+    ("maps", "drawing"): ("render",),
+    ("analysis", "diff"): (
+        "diff",
+        "diff_metric",
+        "diff_numbers",
+        "diff_said",
+        "diff_tokens",
+        "diff_words",
+        "whatif",
+        "whatif_knobs",
+        "words_diff",
+    ),
+    ("analysis", "invariants"): ("invariants", "iteration", "moments"),
+    ("models", "files"): (
+        "gguf_file",
+        "gguf_header",
+        "gguf_tokenizer",
+        "hub_cache",
+        "loader",
+        "model_zoo",
+        "safetensors_file",
+        "weights",
+    ),
+    ("learning", "facts"): ("facts",),
+    ("bench", "generation"): ("generation", "generation_plan", "generation_script", "workloads"),
+    ("bench", "kernels"): ("decode_step", "floor", "kernel_cases", "kernels", "machine", "shapes", "tuning"),
+}
 TOP = "llm"
 # Modules on the page of LLM.
 TOP_MODULES = (
@@ -68,7 +141,19 @@ def _page_of(module: str) -> str | None:
     parts = module.split(".")
     # Private modules and functions that a package keeps to itself are not told.
     is_public = not any(part.startswith("_") for part in parts)
-    return parts[1] if len(parts) > 1 and parts[1] in PACKAGES and is_public else None
+    if len(parts) < 2 or parts[1] not in PACKAGES or not is_public:
+        return None
+    for (package, word), modules in FURTHER_PAGES.items():
+        if package == parts[1] and parts[2:3] and parts[2] in modules:
+            return f"{package}_{word}"
+    return parts[1]
+
+
+def modules_of(package: str) -> list[str]:
+    """The public modules and packages right in a package, by name."""
+    folder = file_of(f"minivllm.{package}").parent
+    found = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    return sorted(name for name in found if not name.startswith("_"))
 
 
 def _child(node: _Documented, name: str) -> _Documented | None:

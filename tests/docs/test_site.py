@@ -18,7 +18,8 @@ import pytest
 from minivllm.sourcemap.reference import PACKAGES
 from tests.docs.generators import DOCS, ROOT, generator
 
-LARGEST_PAGE = 500_000  # bytes
+MOST_BYTES = 500_000  # of a page with all that it fetches, unpacked, without a viewer and before a search
+STYLES_AND_SCRIPTS = (".css", ".js", ".svg", ".png")
 # What a browser fetches by itself, as opposed to what a reader may click on.
 FETCHED = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src"), ("source", "src")}
 
@@ -81,9 +82,23 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
         assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style.name
 
 
-def test_pages_are_small(site: Path) -> None:
-    large = {str(path.relative_to(site)): path.stat().st_size for path in pages(site)}
-    assert {name: size for name, size in large.items() if size > LARGEST_PAGE} == {}
+def test_pages_are_small_with_all_that_they_fetch(site: Path) -> None:
+    sizes = {}
+    for path in pages(site):
+        fetched = {urlsplit(address).path for tag, name, address in parsed(path).links if (tag, name) in FETCHED}
+        below = "" if path.name == "404.html" else path.parent
+        files = {(site / below / name.lstrip("/")).resolve() for name in fetched if name.endswith(STYLES_AND_SCRIPTS)}
+        worker = next(site.glob("assets/javascripts/workers/search.*.min.js"))  # a script of the theme fetches it
+        sizes[str(path.relative_to(site))] = sum(file.stat().st_size for file in files | {path.resolve(), worker})
+    assert len(sizes) > 100
+    assert {name: size for name, size in sizes.items() if size > MOST_BYTES} == {}
+
+
+def test_indentation_goes_and_what_is_shown_stays() -> None:
+    lighter = generator("site").without_indentation
+    assert (
+        lighter("<p>\n    a\n\n  b</p>\n  <pre>x\n    y\n</pre>\n  <p>") == "<p>\na\nb</p>\n<pre>x\n    y\n</pre>\n<p>"
+    )
 
 
 def test_every_page_of_the_menu_is_there_also_as_plain_text(site: Path) -> None:

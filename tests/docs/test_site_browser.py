@@ -26,7 +26,8 @@ pytestmark = [
 ]
 
 PHONE, DESKTOP = 390, 1280
-MOST_BYTES = 500_000  # over the wire, of a page with all that it fetches, without a viewer
+MOST_BYTES = 500_000  # of a page with all that it fetches, unpacked, without a viewer and before a search
+INDEX = "/search/search_index.json"
 PAGES = (
     "index.html",
     "viewer.html",
@@ -67,7 +68,7 @@ class Reader:
         self.page = self.context.new_page()
         self.address, self.width = address, width
         self.wrong: list[str] = []
-        self.sizes: dict[str, int] = {}
+        self.fetched: set[str] = set()
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", self._said)
         self.page.on("request", self._asked)
@@ -83,12 +84,11 @@ class Reader:
             self.wrong.append(request.url)
 
     def _answered(self, response: Any) -> None:
-        length = response.headers.get("content-length")
-        if length and "/assets/viewer-" not in response.url:
-            self.sizes[urlsplit(response.url).path] = int(length)
+        if response.ok and "/assets/viewer-" not in response.url:
+            self.fetched.add(urlsplit(response.url).path)
 
     def open(self, name: str, until: str = "networkidle") -> None:
-        self.sizes.clear()
+        self.fetched.clear()
         self.page.goto(self.address + name, wait_until=until)
 
     def close(self) -> None:
@@ -110,7 +110,8 @@ def test_pages_fit_are_small_and_say_nothing_on_the_console(
         background = reader.page.evaluate("getComputedStyle(document.body).backgroundColor")
         is_dark = sum(map(int, background.removeprefix("rgb(").removesuffix(")").split(","))) < 384
         assert is_dark == (scheme == "dark"), name
-        assert sum(reader.sizes.values()) < MOST_BYTES, (name, reader.sizes)
+        sizes = {file: (site / file.lstrip("/")).stat().st_size for file in reader.fetched}
+        assert sum(sizes.values()) < MOST_BYTES, (name, sizes)
     reader.close()
 
 
@@ -167,6 +168,19 @@ QUESTIONS = {
     "抢占": "source-map",
 }
 FIRST = 6  # pages
+
+
+def test_the_index_is_fetched_when_somebody_searches(browser: Any, address: str) -> None:
+    reader = Reader(browser, address, DESKTOP, "light")
+    reader.open("why.html")
+    assert INDEX not in reader.fetched
+    with reader.page.expect_response(f"**{INDEX}"):
+        reader.page.locator(".md-search__input").click()
+    for shared in ("why.html?q=preempted", "why.html?h=preempted"):
+        reader.open(shared)
+        assert INDEX in reader.fetched
+    reader.page.locator("mark").first.wait_for()
+    reader.close()
 
 
 def test_the_search_answers_questions(browser: Any, address: str) -> None:
