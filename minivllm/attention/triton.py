@@ -1,13 +1,14 @@
 """Owns attention on a GPU: which of our kernels serves which part of a batch. The kernels themselves are in `kernels/`.
 
-    the batch     [ d d d d | ppppp ppp d pppppppp ]
-                    decodes    the rest: prompts, chunks, and decodes that do not stand in front
-    kernel        paged_decode   paged_prefill
+    the batch     [ d d d d |  ppp d ppppp   |   pppp ppppppp  ]
+                    decodes    what goes on      whole new prompts
+    kernel        paged_decode   paged_prefill     the same on the step's own keys and values, or hopper_prefill
 
 In front stand the requests with one new token: there the context is split among programs, and nothing else is faster.
-Everything else goes through the kernel that takes any number of tokens (long new prompts on a Hopper GPU through
-`hopper_prefill`, which takes nothing else). Slots sort a batch so that all decodes come
-first; rows do not, and a decode that stands behind is right there too, only slower.
+New prompts at the end need no table of blocks: their keys and values are there in one piece, as the step has computed
+them, and long ones on a Hopper GPU have a kernel of their own. Everything between goes through the kernel that takes
+any number of tokens after any context. Slots sort a batch in this way; rows do not, and a request that stands in a part
+before its own is right there too, only slower.
 
 Upstream: vllm/v1/attention/backends/triton_attn.py::TritonAttentionBackend.
 """
@@ -15,6 +16,8 @@ Upstream: vllm/v1/attention/backends/triton_attn.py::TritonAttentionBackend.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -42,8 +45,9 @@ class TritonBatch:
         block_table: (requests, max blocks) int32.
         slot_mapping: (tokens,) int64; -1 is padding.
         num_decodes: Requests in front with one token each.
-        max_query_len: The most tokens of a request behind them.
-        is_fresh: Of no request behind them anything was computed before.
+        num_fresh: Requests at the end of which nothing was computed before.
+        max_query_len: The most tokens of a request between those.
+        max_fresh_len: The most tokens of one of the fresh ones.
     """
 
     query_start_loc: torch.Tensor
@@ -51,8 +55,9 @@ class TritonBatch:
     block_table: torch.Tensor
     slot_mapping: torch.Tensor
     num_decodes: int
+    num_fresh: int
     max_query_len: int
-    is_fresh: bool
+    max_fresh_len: int
 
 
 class TritonBackend(AttentionBackend[TritonBatch]):
@@ -69,17 +74,13 @@ class TritonBackend(AttentionBackend[TritonBatch]):
         self._scales = scales
 
     def prepare(self, metadata: AttentionMetadata, device: torch.device, dtype: torch.dtype) -> TritonBatch:
-        query_lens = np.diff(metadata.query_start_loc)
-        num_decodes = leading_decodes(query_lens)
-        behind = query_lens[num_decodes:]
+        parts = parts_of(np.diff(metadata.query_start_loc), metadata.seq_lens)
         return TritonBatch(
             query_start_loc=torch.from_numpy(metadata.query_start_loc).to(device),
             seq_lens=torch.from_numpy(metadata.seq_lens).to(device),
             block_table=torch.from_numpy(metadata.block_table).to(device),
             slot_mapping=torch.from_numpy(metadata.slot_mapping).to(device),
-            num_decodes=num_decodes,
-            max_query_len=int(behind.max(initial=0)),
-            is_fresh=bool((metadata.seq_lens[num_decodes:] == behind).all()),
+            **parts._asdict(),
         )
 
     def forward(
@@ -135,28 +136,42 @@ class TritonBackend(AttentionBackend[TritonBatch]):
                 self._scales,
                 out[:front],
             )
-        if front < num_requests:
-            # A cache of 8 bits must be read back: a token's attention must not depend on the step it was computed in.
-            is_fresh = batch.is_fresh and kv_cache.dtype == key.dtype and key.stride() == value.stride()
-            if is_fresh and is_for(query, batch.max_query_len, window):
-                hopper_prefill(query, key, value, batch.query_start_loc[front:], out)
-                return out
-            paged_prefill(
-                query,
-                kv_cache,
-                batch.block_table[front:],
-                batch.query_start_loc[front:],
-                batch.seq_lens[front:],
-                batch.max_query_len,
-                window,
-                self._scales,
-                (key, value) if is_fresh else None,
-                out,
-            )
+        # A cache of 8 bits must be read back: a token's attention must not depend on the step it was computed in.
+        can_be_fresh = kv_cache.dtype == key.dtype and key.stride() == value.stride()
+        middle = num_requests - (batch.num_fresh if can_be_fresh else 0)
+        prefill = partial(paged_prefill, query, kv_cache, window=window, scales=self._scales, out=out)
+        if front < middle:
+            most = batch.max_query_len if can_be_fresh else max(batch.max_query_len, batch.max_fresh_len)
+            between = slice(front, middle)
+            starts = batch.query_start_loc[front : middle + 1]
+            prefill(batch.block_table[between], starts, batch.seq_lens[between], most)
+        if middle < num_requests and is_for(query, batch.max_fresh_len, window):
+            hopper_prefill(query, key, value, batch.query_start_loc[middle:], out)
+        elif middle < num_requests:
+            starts, lens, table = batch.query_start_loc[middle:], batch.seq_lens[middle:], batch.block_table[middle:]
+            prefill(table, starts, lens, batch.max_fresh_len, fresh=(key, value))
         return out
 
 
-def leading_decodes(query_lens: NDArray[np.int32]) -> int:
-    """How many requests with one token stand in front."""
+class Parts(NamedTuple):
+    """How the requests of a batch are parted among kernels, see `TritonBatch`."""
+
+    num_decodes: int
+    num_fresh: int
+    max_query_len: int
+    max_fresh_len: int
+
+
+def parts_of(query_lens: NDArray[np.int32], seq_lens: NDArray[np.int32]) -> Parts:
+    """The parts of a batch, whatever its order.
+
+    Args:
+        query_lens: (requests,), tokens of this step.
+        seq_lens: (requests,), tokens in the cache after it.
+    """
     others = np.flatnonzero(query_lens != 1)
-    return int(others[0]) if len(others) else len(query_lens)
+    num_decodes = int(others[0]) if len(others) else len(query_lens)
+    gone_on = np.flatnonzero(query_lens != seq_lens)
+    first_fresh = max(num_decodes, int(gone_on[-1]) + 1 if len(gone_on) else 0)
+    between, fresh = query_lens[num_decodes:first_fresh], query_lens[first_fresh:]
+    return Parts(num_decodes, len(fresh), int(between.max(initial=0)), int(fresh.max(initial=0)))

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from minivllm.attention.triton import leading_decodes
+from minivllm.attention.triton import parts_of
 from minivllm.config import VllmConfig
 from minivllm.core.scheduler_output import LogprobsLists, ModelRunnerOutput, SchedulerOutput
 from minivllm.models.registry import CausalLM
@@ -102,7 +102,7 @@ class CapturedModelRunner(GPUModelRunner):
     ) -> None:
         super().__init__(vllm_config, model, attention, device, dtype, cache_dtype)
         assert isinstance(self.batch, RequestSlots), "what a graph reads stays in its slot"
-        self.batch.longest_first = True
+        self.batch.is_for_kernels = True
         limits = vllm_config.scheduler_config
         self.last_dispatch: Dispatch | None = None
         self._limits = Limits(
@@ -136,16 +136,14 @@ class CapturedModelRunner(GPUModelRunner):
             self._mirror.take(self.batch.place_of(req_id))
         batch = prepare(plan, self.batch, self.attention.name)
         self._way, self.last_dispatch = self._dispatch(batch)
-        return replace(
-            batch,
-            graph_mode=self.last_dispatch.mode,
-            num_tokens_padded=self.last_dispatch.shape.num_tokens,
-            generations=self._mirror.generation[batch.places],
-        )
+        batch.graph_mode = self.last_dispatch.mode
+        batch.num_tokens_padded = self.last_dispatch.shape.num_tokens
+        batch.generations = self._mirror.generation[batch.places]
+        return batch
 
     def _dispatch(self, batch: PreparedBatch) -> tuple[Way, Dispatch]:
-        lengths = np.diff(batch.query_start_loc)
-        if any(batch.drafts):
+        lengths = batch.num_scheduled
+        if batch.has_drafts:
             own = StepShape(int(lengths.sum()), len(lengths), 0)
             return "checked", Dispatch("NONE", own, "drafts are checked on the host")
         found = self._dispatcher.dispatch(lengths)
@@ -183,11 +181,8 @@ class CapturedModelRunner(GPUModelRunner):
     def _forward(self, batch: PreparedBatch) -> Any:
         if self._way == "checked":
             return super()._forward(batch)
-        lengths = np.diff(batch.query_start_loc)
-        front = leading_decodes(lengths)
-        behind = lengths[front:]
-        is_fresh = bool((batch.seq_lens[front:] == behind).all())
-        layout = Layout(int(batch.query_start_loc[-1]), len(lengths), front, int(behind.max(initial=0)), is_fresh)
+        lengths = batch.num_scheduled
+        layout = Layout(int(batch.query_start_loc[-1]), len(lengths), parts_of(lengths, batch.seq_lens))
         return self._step.forward(layout)
 
     # ---- sample ---------------------------------------------------------------------------------------------------
@@ -231,7 +226,7 @@ class CapturedModelRunner(GPUModelRunner):
         return ModelRunnerOutput(batch.req_ids, index, sampled, scores, step.prompt_logprobs)
 
     def _keep(self, batch: PreparedBatch, tokens: list[int]) -> list[list[int]]:
-        if batch.generations is None or any(batch.drafts):
+        if batch.generations is None or batch.has_drafts:
             return super()._keep(batch, tokens)
         array = np.array(tokens, dtype=np.int32)
         broken = np.flatnonzero(batch.samples & (array < 0))

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from minivllm.attention.backend import AttentionBackend
-from minivllm.attention.triton import TritonBatch
+from minivllm.attention.triton import Parts, TritonBatch
 from minivllm.kernels.append_blocks import append_blocks
 from minivllm.kernels.pack_inputs import BatchRows, PackedInputs, pack_inputs
 from minivllm.kernels.sample import sample
@@ -40,27 +40,23 @@ class Layout:
     Attributes:
         num_tokens: Rows that the kernels run on.
         num_requests: Requests, padding included.
-        num_decodes: Requests in front with one token each.
-        max_query_len: The most tokens of a request behind them, or more.
-        is_fresh: Of no request behind them anything was computed before.
+        parts: How the requests are parted among kernels; lengths may be more than there are.
     """
 
     num_tokens: int
     num_requests: int
-    num_decodes: int
-    max_query_len: int
-    is_fresh: bool = False
+    parts: Parts
 
     @classmethod
     def of_shape(cls, shape: StepShape) -> Layout:
         """What serves every step of a shape."""
         num_decodes = shape.num_requests if shape.query_len == 1 else 0
-        return cls(shape.num_tokens, shape.num_requests, num_decodes, shape.max_query_len)
+        return cls(shape.num_tokens, shape.num_requests, Parts(num_decodes, 0, shape.max_query_len, 0))
 
     @property
     def is_decode(self) -> bool:
         """Whether each token is the last one of its request."""
-        return self.num_decodes == self.num_requests
+        return self.parts.num_decodes == self.num_requests
 
 
 class ForwardOutput(NamedTuple):
@@ -150,9 +146,7 @@ class DeviceStep:
             inputs.seq_lens,
             inputs.block_table,
             inputs.slot_mapping,
-            layout.num_decodes,
-            layout.max_query_len,
-            layout.is_fresh,
+            *layout.parts,
         )
         hidden = self._model.forward(inputs.input_ids, inputs.positions, self._kv_caches, self._attention, batch)
         last = hidden

@@ -22,16 +22,21 @@ class RequestSlots:
     """Slots of the requests that hold blocks, and the saved rows of preempted ones (their sampling parameters).
 
     Attributes:
-        longest_first: Order a step of decodes by their contexts, the longest first. A GPU takes up programs in the
-            order of the batch, and one that begins last should not be the one that takes longest.
+        is_for_kernels: Order decodes by their contexts, the longest first, and put new prompts last. A GPU takes up
+            programs in the order of the batch, and one that begins last should not be the one that takes longest; and
+            new prompts have kernels of their own.
     """
 
     def __init__(self, columns: RequestColumns, max_num_reqs: int) -> None:
         self.columns = columns
-        self.longest_first = False
+        self.is_for_kernels = False
         self._slots: dict[str, int] = {}
         self._preempted: dict[str, Row] = {}
         self._free = list(range(max_num_reqs))  # a heap: the lowest free slot is taken first
+        # Who decoded in the last step, if that was all it did, and in which order. While the same requests decode on,
+        # a step asks for the same order and the same places again, and they are not looked up one by one.
+        self._decodes: tuple[list[str], list[str]] = ([], [])
+        self._places: list[tuple[list[str], NDArray[np.intp]]] = []  # of the lists asked for last
 
     @on_map(
         "slots: update",
@@ -60,30 +65,44 @@ class RequestSlots:
     def order(self, plan: SchedulerOutput) -> list[str]:
         """Uniform decodes first, then the others by ascending length: kernels find the decodes as one prefix."""
         scheduled = plan.num_scheduled_tokens
+        if self.is_for_kernels:
+            return self._order_for_kernels(scheduled)
         if plan.total_num_scheduled_tokens == len(scheduled):
-            req_ids = list(scheduled)  # one token each
-            return self._by_context(req_ids) if self.longest_first else req_ids
+            return list(scheduled)  # one token each
         drafts = max(map(len, plan.scheduled_spec_decode_tokens.values()), default=0)
         return sorted(scheduled, key=lambda req_id: (scheduled[req_id] != 1 + drafts, scheduled[req_id]))
 
-    def _by_context(self, req_ids: list[str]) -> list[str]:
-        longest_first = np.argsort(-self.columns.num_computed[self.places_of(req_ids)], kind="stable")
-        return [req_ids[index] for index in longest_first.tolist()]
+    def _order_for_kernels(self, scheduled: dict[str, int]) -> list[str]:
+        """Decodes, the longest context first; what goes on with more tokens; new prompts, the shortest first."""
+        req_ids = list(scheduled)
+        query_lens = np.fromiter(scheduled.values(), np.int32, len(req_ids))
+        computed = self.columns.num_computed[self.places_of(req_ids)]
+        part = np.where(query_lens == 1, 0, np.where(computed > 0, 1, 2))
+        order = np.lexsort((np.where(part == 0, -computed, query_lens), part))  # stable; the last key is the first
+        return [req_ids[index] for index in order.tolist()]
 
     def place_of(self, req_id: str) -> int:
         return self._slots[req_id]
 
     def places_of(self, req_ids: list[str]) -> NDArray[np.intp]:
-        return np.fromiter(map(self._slots.__getitem__, req_ids), np.intp, len(req_ids))
+        for known, places in self._places:
+            if known == req_ids:
+                return places
+        places = np.fromiter(map(self._slots.__getitem__, req_ids), np.intp, len(req_ids))
+        places.flags.writeable = False
+        self._places = [*self._places[-1:], (req_ids, places)]
+        return places
 
     def _take(self, req_id: str) -> int:
         assert req_id not in self._slots, f"request {req_id} already has a slot"
         assert self._free, "a plan never runs more than max_num_seqs requests"
+        self._places.clear()
         self._slots[req_id] = heapq.heappop(self._free)
         return self._slots[req_id]
 
     def _release(self, req_id: str) -> None:
         slot = self._slots.pop(req_id, None)
         if slot is not None:
+            self._places.clear()
             self.columns.block_table.clear(slot)
             heapq.heappush(self._free, slot)

@@ -54,11 +54,21 @@ def test_in_the_interpreter(name):
     assert interpreted()[name] is None, interpreted()[name]
 
 
-def test_decodes_in_front_are_counted():
-    from minivllm.attention.triton import leading_decodes
+@pytest.mark.parametrize(
+    ("query_lens", "computed", "parts"),
+    [
+        ([1, 1, 5, 1, 9, 2], [7, 3, 0, 4, 0, 0], (2, 2, 5, 9)),  # what stands before one that goes on, goes on with it
+        ([1, 5, 3], [4, 2, 1], (1, 0, 5, 0)),
+        ([5, 1], [0, 0], (0, 2, 0, 5)),
+        ([1, 1], [0, 8], (2, 0, 0, 0)),
+        ([], [], (0, 0, 0, 0)),
+    ],
+)
+def test_a_batch_is_parted_among_kernels(query_lens, computed, parts):
+    from minivllm.attention.triton import parts_of
 
-    for lengths, front in [([1, 1, 5, 1], 2), ([5, 1], 0), ([1, 1], 2), ([], 0), ([1, 0, 1], 1)]:
-        assert leading_decodes(np.array(lengths, dtype=np.int32)) == front
+    query = np.array(query_lens, dtype=np.int32)
+    assert parts_of(query, query + np.array(computed, dtype=np.int32)) == parts
 
 
 def test_a_cpu_without_the_interpreter_has_no_triton_backend(monkeypatch):

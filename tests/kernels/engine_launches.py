@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from minivllm.attention.triton import TritonBackend
+from minivllm.attention.triton import Parts, TritonBackend
 from minivllm.bench.shapes import model_arguments, shape_names
 from minivllm.models.config import from_folder
 from minivllm.models.model_zoo import find_model
@@ -47,9 +47,9 @@ def run_model(name: str) -> None:
 def layouts() -> Iterator[Layout]:
     """Steps that no graph holds: every number of decodes in front that splits contexts in another way."""
     for num_tokens in (1, 2, 3, 4, 5, 9, 64, 4096):
-        yield Layout(num_tokens, 1, num_decodes=0, max_query_len=num_tokens, is_fresh=True)
-        yield Layout(num_tokens, 1, num_decodes=0, max_query_len=num_tokens)
+        yield Layout(num_tokens, 1, Parts(0, 1, 0, num_tokens))
+        yield Layout(num_tokens, 1, Parts(0, 0, num_tokens, 0))
     for front in (1, 2, 3, 4, 8, 16, 32, 64, 200):
         for length in (2, 3, 100, 4000):
-            for is_fresh in (False, True):
-                yield Layout(front + length, front + 1, front, length, is_fresh)
+            yield Layout(front + length, front + 1, Parts(front, 1, 0, length))
+            yield Layout(front + length, front + 1, Parts(front, 0, length, 0))

@@ -35,16 +35,21 @@ def test_slots_put_uniform_decodes_first_and_never_move(tiny_llama: Path) -> Non
     assert (driver.facts.order, driver.facts.places) == (["r1", "r2", "r3"], [1, 2, 0])
 
 
-def test_slots_for_a_gpu_put_the_longest_context_first(tiny_llama: Path) -> None:
+def test_slots_for_kernels_put_the_longest_context_first_and_new_prompts_last(tiny_llama: Path) -> None:
     worker = make_worker(tiny_llama, "slots")
-    worker.runner.batch.longest_first = True
+    worker.runner.batch.is_for_kernels = True
     driver = PlanDriver(worker)
-    for name, length in (("short", 3), ("long", 20), ("middle", 7), ("middle too", 7)):
+    for name, length in (("short", 3), ("long", 20), ("middle", 7), ("middle too", 7), ("chunked", 30)):
         driver.add(name, list(range(1, length + 1)))
-    driver.prefill("short", "long", "middle", "middle too")
-    driver.step({"short": 1, "middle": 1, "long": 1, "middle too": 1})
-    assert driver.facts.order == ["long", "middle", "middle too", "short"]
-    assert driver.facts.places == [1, 2, 3, 0]
+    driver.prefill("short", "long", "middle")
+    driver.prefill("middle too")
+    driver.step({"short": 1, "chunked": 12, "middle": 1, "long": 1, "middle too": 1})
+    assert driver.facts.order == ["long", "middle", "middle too", "short", "chunked"]
+    for name, length in (("new", 9), ("shorter", 4)):
+        driver.add(name, list(range(1, length + 1)))
+    driver.step({"new": 9, "chunked": 18, "short": 1, "long": 1, "shorter": 4})
+    assert driver.facts.order == ["long", "short", "chunked", "shorter", "new"]
+    assert driver.facts.query_start_loc == [0, 1, 2, 20, 24, 33]
 
 
 def test_requests_with_all_their_drafts_are_the_uniform_decodes(tiny_llama: Path) -> None:
