@@ -105,7 +105,7 @@ class DeviceMirror:
             requests.append_blocks(slot, start, tables.ids[slot, start:end].copy())
         self._known_blocks[slots] = blocks
         requests.flush()
-        scheduled = np.diff(batch.query_start_loc)
+        scheduled = batch.num_scheduled
         self._step.stage(slots, batch.seq_lens - scheduled, scheduled, batch.samples, new_index, new_block)
 
     def _write(self, slot: int) -> None:

@@ -125,6 +125,7 @@ def _batch_of(lengths: np.ndarray, runner: GPUModelRunner) -> PreparedBatch:
         req_ids=[""] * requests,
         places=np.arange(requests),
         query_start_loc=np.concatenate((starts, ends[-1:])).astype(np.int32),
+        num_scheduled=lengths,
         seq_lens=lengths,
         positions=positions,
         input_ids=np.zeros(total, dtype=np.int64),

@@ -49,14 +49,15 @@ class BatchFacts:
     attention_backend: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class PreparedBatch:
     """A step's inputs. Arrays are this step's own copies, so they stay true after the state has moved on."""
 
     req_ids: list[str]
     places: NDArray[np.intp]  # (requests,)
     query_start_loc: NDArray[np.int32]  # (requests + 1,)
-    seq_lens: NDArray[np.int32]  # (requests,)
+    num_scheduled: NDArray[np.int32]  # (requests,): tokens of this step
+    seq_lens: NDArray[np.int32]  # (requests,): tokens after it
     positions: NDArray[np.int64]  # (tokens,)
     input_ids: NDArray[np.int64]  # (tokens,)
     slot_mapping: NDArray[np.int64]  # (tokens,)
@@ -68,6 +69,10 @@ class PreparedBatch:
     graph_mode: str = "NONE"
     num_tokens_padded: int = 0  # tokens the kernels run on
     generations: NDArray[np.int64] | None = None  # (requests,), see `DeviceMirror`
+
+    @property
+    def has_drafts(self) -> bool:
+        return len(self.logits_indices) > len(self.req_ids)
 
     def describe(self) -> BatchFacts:
         """The same as plain integers."""
@@ -94,30 +99,37 @@ def prepare(plan: SchedulerOutput, batch: BatchState, attention_backend: str) ->
     columns = batch.columns
     req_ids = batch.order(plan)
     places = batch.places_of(req_ids)
-    scheduled = np.fromiter(map(plan.num_scheduled_tokens.__getitem__, req_ids), np.int32, len(req_ids))
     drafts: list[list[int]] = [[]] * len(req_ids)
     if plan.scheduled_spec_decode_tokens:
         drafts = [plan.scheduled_spec_decode_tokens.get(req_id, []) for req_id in req_ids]
     computed = columns.num_computed[places]
 
-    query_start_loc = np.zeros(len(req_ids) + 1, dtype=np.int32)
-    np.cumsum(scheduled, out=query_start_loc[1:])
-    request_of_token = np.repeat(np.arange(len(req_ids)), scheduled)  # (tokens,)
-    offset_in_query = np.arange(query_start_loc[-1], dtype=np.int64) - query_start_loc[request_of_token]  # (tokens,)
-    positions: NDArray[np.int64] = computed[request_of_token] + offset_in_query
-    place_of_token = places[request_of_token]
+    if plan.total_num_scheduled_tokens == len(req_ids):  # one token each: tokens are what requests are
+        scheduled = np.ones(len(req_ids), dtype=np.int32)
+        query_start_loc = np.arange(len(req_ids) + 1, dtype=np.int32)
+        positions, place_of_token = computed.astype(np.int64), places
+    else:
+        scheduled = np.fromiter(map(plan.num_scheduled_tokens.__getitem__, req_ids), np.int32, len(req_ids))
+        query_start_loc = np.zeros(len(req_ids) + 1, dtype=np.int32)
+        np.cumsum(scheduled, out=query_start_loc[1:])
+        request_of_token = np.repeat(np.arange(len(req_ids)), scheduled)  # (tokens,)
+        offset_in_query = np.arange(query_start_loc[-1], dtype=np.int64) - query_start_loc[request_of_token]
+        positions = computed[request_of_token] + offset_in_query  # (tokens,)
+        place_of_token = places[request_of_token]
+    seq_lens = computed + scheduled
     return PreparedBatch(
         req_ids=req_ids,
         places=places,
         query_start_loc=query_start_loc,
-        seq_lens=computed + scheduled,
+        num_scheduled=scheduled,
+        seq_lens=seq_lens,
         positions=positions,
         input_ids=_input_ids(batch, drafts, query_start_loc, place_of_token, positions),
         slot_mapping=columns.block_table.compute_slot_mapping(place_of_token, positions),
         block_table=columns.block_table.gather(places),
         logits_indices=_logits_indices(drafts, query_start_loc),
         drafts=drafts,
-        samples=computed + scheduled >= columns.num_tokens[places],
+        samples=seq_lens >= columns.num_tokens[places],
         attention_backend=attention_backend,
     )
 
@@ -131,7 +143,7 @@ def _input_ids(
 ) -> NDArray[np.int64]:
     """Known tokens come from the worker's own store (it knows the last sampled one first), drafts from the plan."""
     input_ids = batch.columns.token_ids[place_of_token, positions].astype(np.int64)
-    if not any(drafts):
+    if len(positions) == len(drafts) or not any(drafts):
         return input_ids
     for end, tokens in zip(query_start_loc[1:].tolist(), drafts, strict=True):
         if tokens:
@@ -141,7 +153,7 @@ def _input_ids(
 
 
 def _logits_indices(drafts: list[list[int]], query_start_loc: NDArray[np.int32]) -> NDArray[np.int64]:
-    if not any(drafts):
+    if query_start_loc[-1] == len(drafts) or not any(drafts):  # with one token each there is none to check
         return query_start_loc[1:].astype(np.int64) - 1
     rows = np.array([1 + len(tokens) for tokens in drafts], dtype=np.int64)
     row_start = np.concatenate(([0], rows.cumsum()))

@@ -33,10 +33,8 @@ class RequestSlots:
         self._slots: dict[str, int] = {}
         self._preempted: dict[str, Row] = {}
         self._free = list(range(max_num_reqs))  # a heap: the lowest free slot is taken first
-        # Who decoded in the last step, if that was all it did, and in which order. While the same requests decode on,
-        # a step asks for the same order and the same places again, and they are not looked up one by one.
-        self._decodes: tuple[list[str], list[str]] = ([], [])
-        self._places: list[tuple[list[str], NDArray[np.intp]]] = []  # of the lists asked for last
+        # Where the requests of the lists asked for last are. While the same ones decode on, nobody is looked up again.
+        self._places: list[tuple[list[str], NDArray[np.intp]]] = []
 
     @on_map(
         "slots: update",
