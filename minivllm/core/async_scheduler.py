@@ -9,6 +9,9 @@ from minivllm.core.request import Request, RequestStatus
 from minivllm.core.scheduler import Scheduler
 from minivllm.core.scheduler_output import SchedulerOutput
 
+# Compared for every token, and to look up a member of an enum takes longer than to compare it.
+_RUNNING = RequestStatus.RUNNING
+
 
 class AsyncScheduler(Scheduler):
     """A scheduler that may be a step ahead of the worker."""
@@ -27,7 +30,7 @@ class AsyncScheduler(Scheduler):
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool
     ) -> tuple[list[int], bool]:
-        was_running = request.status is RequestStatus.RUNNING
+        was_running = request.status is _RUNNING
         new_token_ids, has_stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
         if not is_stale:  # a preemption has set the placeholders to 0 already
             request.num_output_placeholders -= len(new_token_ids)
