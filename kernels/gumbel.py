@@ -8,6 +8,12 @@ argmax(logits + noise) is a draw from softmax(logits). A counter-based generator
 the noise of its own tokens, in any order, on any device, alone or in a batch, and gets the same bits. The reference and
 the kernels agree in every bit of u, and in the noise up to the last bit of the logarithms.
 
+Two logarithms and ten rounds of Philox cost 90 instructions a token, ten times what reading its logit takes. Most
+tokens need neither, since a draw keeps the largest sum only:
+
+    noise <= MAX_NOISE            no bits are needed where score + MAX_NOISE does not reach the best sum so far
+    noise <= -log(1 - u)          no logarithms are needed where score - log(1 - u) does not      (-log(u) >= 1 - u)
+
 Upstream: vllm/v1/worker/gpu/sample/gumbel.py::gumbel_sample.
 """
 
@@ -22,6 +28,11 @@ _ROUNDS = 10
 # Philox's own constants: the odd multipliers of its two halves, and what their keys grow by.
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_NUM_ROUNDS = tl.constexpr(_ROUNDS)
+_EVEN, _ODD = tl.constexpr(_MULTIPLIERS[0]), tl.constexpr(_MULTIPLIERS[1])
+_EVEN_STEP, _ODD_STEP = tl.constexpr(_KEY_STEPS[0]), tl.constexpr(_KEY_STEPS[1])
+# No noise is larger: u is 1 - 2**-24 at most, whose noise is 16.6356.
+MAX_NOISE = 16.64
 
 
 def philox_reference(key: torch.Tensor, counter: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -55,8 +66,23 @@ def gumbel_noise_reference(seeds: torch.Tensor, positions: torch.Tensor, vocab_s
 
 
 @jit
-def gumbel_noise(seed, position, first_token, tile: tl.constexpr):
-    """Noise of the tokens first_token ... first_token + tile - 1; both are multiples of 4. (tile,)
+def philox(key, c0, c1, c2, c3):
+    """`tl.philox`, but with one product of 64 bits where that has two of its halves. Four uint32 tensors."""
+    k0 = key.to(tl.uint32)
+    k1 = (key >> 32).to(tl.uint32)
+    for _ in tl.static_range(_NUM_ROUNDS):
+        even = c0.to(tl.uint64) * _EVEN
+        odd = c2.to(tl.uint64) * _ODD
+        c0, c1 = (odd >> 32).to(tl.uint32) ^ c1 ^ k0, odd.to(tl.uint32)
+        c2, c3 = (even >> 32).to(tl.uint32) ^ c3 ^ k1, even.to(tl.uint32)
+        k0 += _EVEN_STEP
+        k1 += _ODD_STEP
+    return c0, c1, c2, c3
+
+
+@jit
+def random_words(seed, position, first_token, tile: tl.constexpr):
+    """Random bits of the tokens first_token ... first_token + tile - 1; both are multiples of 4. (tile,) uint32
 
     philox of group g -> words    w0 w1 w2 w3          interleaved  (w0, w2) and (w1, w3), and these two:
                          tokens   4g .. 4g+3           w0 w1 w2 w3 w0 w1 w2 w3 ...
@@ -65,7 +91,21 @@ def gumbel_noise(seed, position, first_token, tile: tl.constexpr):
     zero = group * 0
     low = zero + (position & 0xFFFFFFFF).to(tl.uint32)
     high = zero + (position >> 32).to(tl.uint32)
-    w0, w1, w2, w3 = tl.philox(seed, group, low, high, zero)
-    bits = tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))  # (tile,)
-    uniform = ((bits >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608.0)
+    w0, w1, w2, w3 = philox(seed, group, low, high, zero)
+    return tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
+
+
+@jit
+def one_minus_uniform(words):
+    """1 - u of random bits, exactly, without converting an integer: below the exponent of 1 they make 1 ... 2."""
+    above_one = ((words >> 9) ^ 0x3FFFFFFF).to(
+        tl.float32, bitcast=True
+    )  # 2 - 2**-23 - (bits / 512 rounded down) / 2**23
+    return above_one - (1.0 - 1.0 / 16777216.0)
+
+
+@jit
+def gumbel_noise(words):
+    """Noise of random bits. Same shape, float32"""
+    uniform = ((words >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608.0)
     return -tl.log(-tl.log(uniform))

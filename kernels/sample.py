@@ -3,7 +3,8 @@
     token = argmax of score[t] + noise(seed, position, t) over the kept t        (greedy: no noise, and all are kept)
 
     1. `threshold_kernel`   one program a row: the lowest score that is kept. Rows that keep all end at once.
-    2. `draw_kernel`        many programs a row: the best token of each chunk of the vocabulary.
+    2. `draw_kernel`        many programs a row: the best token of each chunk of the vocabulary. Noise is worked out
+                            only where it can still make a token the best of its row.
     3. `finish_kernel`      one program a row: the best of the chunks; it is written where the next step reads it.
 
 Upstream: vllm/v1/worker/gpu/sample/sampler.py::Sampler.
@@ -14,13 +15,25 @@ from __future__ import annotations
 import torch
 
 from minivllm.kernels import threshold
-from minivllm.kernels.gumbel import gumbel_noise, gumbel_noise_reference
-from minivllm.kernels.scores import SamplingParameters, SamplingRows, SamplingState, load_scores, scores_reference
+from minivllm.kernels.gumbel import MAX_NOISE, gumbel_noise, gumbel_noise_reference, one_minus_uniform, random_words
+from minivllm.kernels.scores import (
+    SamplingParameters,
+    SamplingRows,
+    SamplingState,
+    load_logits,
+    scores_reference,
+    to_scores,
+)
 from minivllm.kernels.threshold import kept_reference, threshold_kernel
 from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
 
-# Tokens of a tile, and of a program of `draw_kernel`: 38 programs for a vocabulary of 152,000.
-TILE, CHUNK = 1024, 4096
+# Tokens of a tile, and about how many programs `draw_kernel` has, if rows have so many tiles. An H200 runs some
+# 900 at a time, and those that come later know how good the best token of the earlier ones is.
+TILE, PROGRAMS = 1024, 4096
+_MAX_NOISE = tl.constexpr(MAX_NOISE)
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_LOWEST = tl.constexpr(-1.0e38)  # what is not above it counts as forbidden: no infinity less another one comes up
+_ROUNDING = tl.constexpr(2.0**-22)  # more than what a sum, a product and a power lose, each 2**-24
 
 
 def sample_reference(
@@ -47,9 +60,17 @@ def sample_reference(
 
 
 @jit
+def bar_below(best):
+    """A number that no sum reaches which is as good as the best so far, however it was rounded."""
+    finite = tl.clamp(best, _LOWEST, -_LOWEST)
+    return finite - (0.001 + tl.abs(finite) * _ROUNDING)
+
+
+@jit
 def draw_kernel(
     best_score_ptr,
     best_token_ptr,
+    row_best_ptr,
     threshold_ptr,
     last_tie_ptr,
     logits_ptr,
@@ -64,16 +85,19 @@ def draw_kernel(
     vocab_size,
     logits_stride,
     history_stride,
+    chunk,
     has_history: tl.constexpr,
-    chunk: tl.constexpr,
     tile: tl.constexpr,
 ):
-    """The best token of one chunk of one row.
+    """The best token of one chunk of one row; of equal ones the lowest.
 
     row    | chunk 0: tile, tile, tile, tile | chunk 1 | ... | part |
-             each thread keeps the best of its own places; at the end the best of all threads, lowest token first
+
+    Of most tiles no token can win, by what is known before its noise (`gumbel`): not at all, given the highest score;
+    not with these bits. Both bounds are of the row's best so far, of any chunk that has ended: its programs are started
+    chunk by chunk. What is skipped depends on which ended, what is drawn does not.
     """
-    row = tl.program_id(1).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_ptr + row)
     if slot < 0:
         return
@@ -88,24 +112,41 @@ def draw_kernel(
     logits_row = logits_ptr + row * logits_stride
     history_row = history_ptr + slot.to(tl.int64) * history_stride
 
-    best = tl.full([tile], float("-inf"), tl.float32)
-    best_token = tl.zeros([tile], tl.int32)
-    first = tl.program_id(0) * chunk
-    for start in range(first, tl.minimum(first + chunk, vocab_size), tile):
+    is_drawn = temperature > 0.0
+    reach = tl.where(is_drawn, _MAX_NOISE, 0.0)
+    bar = bar_below(tl.load(row_best_ptr + row))
+    highest = float("-inf")
+    best_token = 0
+    first = tl.program_id(1) * chunk
+    last = tl.minimum(first + chunk, vocab_size)
+    ahead = load_logits(logits_row, first + tl.arange(0, tile), last)
+    for start in range(first, last, tile):
         token = start + tl.arange(0, tile)
-        scores = load_scores(
-            logits_row, history_row, token, vocab_size, repetition, frequency, presence, temperature, has_history
+        logits = ahead
+        ahead = load_logits(logits_row, token + tile, last)
+        scores = to_scores(
+            logits, history_row, token, vocab_size, repetition, frequency, presence, temperature, has_history
         )
-        if temperature > 0.0:
-            is_kept = (scores > threshold) | ((scores == threshold) & (token <= last_tie))
-            scores = tl.where(is_kept, scores + gumbel_noise(seed, position, start, tile), float("-inf"))
-        is_better = scores > best
-        best = tl.where(is_better, scores, best)
-        best_token = tl.where(is_better, token, best_token)
-    highest = tl.max(best, 0)
-    place = row * tl.num_programs(0) + tl.program_id(0)
+        floor = tl.maximum(bar - reach, threshold)
+        if tl.max(scores, 0) >= floor:
+            can_win = True
+            if is_drawn:
+                words = random_words(seed, position, start, tile)
+                # A token wins if score + noise > bar, so only if 1 - u < exp(score - bar).
+                nearest = tl.exp2(tl.fma(scores, _LOG2_E, tl.zeros([tile], tl.float32) - bar * _LOG2_E))
+                can_win = tl.max(nearest - one_minus_uniform(words), 0) > 0.0
+                if can_win:
+                    is_kept = (scores > threshold) | ((scores == threshold) & (token <= last_tie))
+                    scores = tl.where(is_kept, scores + gumbel_noise(words), float("-inf"))
+            top = tl.max(scores, 0)
+            if can_win & (top > highest):
+                highest = top
+                best_token = tl.min(tl.where(scores == top, token, vocab_size), 0)
+                bar = tl.maximum(bar, bar_below(highest))
+    tl.atomic_max(row_best_ptr + row, highest)
+    place = row * tl.num_programs(1) + tl.program_id(1)
     tl.store(best_score_ptr + place, highest)
-    tl.store(best_token_ptr + place, tl.min(tl.where(best == highest, best_token, vocab_size), 0))
+    tl.store(best_token_ptr + place, best_token)
 
 
 @jit
@@ -119,7 +160,7 @@ def finish_kernel(
     slot_ptr,
     token_ids_stride,
     history_stride,
-    num_chunks: tl.constexpr,
+    num_chunks,
     chunks_padded: tl.constexpr,
     has_history: tl.constexpr,
 ):
@@ -163,12 +204,15 @@ def sample(
         (rows,) int64; -1 for a row that is not sampled, or whose logits' maximum is not a finite number.
     """
     num_rows, vocab_size = logits.shape
-    device, chunks = logits.device, cdiv(vocab_size, CHUNK)
+    device, tiles = logits.device, cdiv(vocab_size, TILE)
+    chunk = cdiv(tiles, max(1, min(tiles, PROGRAMS // max(num_rows, 1)))) * TILE
+    chunks = cdiv(vocab_size, chunk)
     out = torch.empty(num_rows, dtype=torch.int64, device=device) if out is None else out
     if num_rows == 0:
         return out
     lowest = torch.empty(num_rows, dtype=torch.float32, device=device)
     last_tie = torch.empty(num_rows, dtype=torch.int32, device=device)
+    row_best = torch.empty(num_rows, dtype=torch.float32, device=device)
     best_score = torch.empty((num_rows, chunks), dtype=torch.float32, device=device)
     best_token = torch.empty((num_rows, chunks), dtype=torch.int32, device=device)
     has_history = state.history is not None
@@ -177,19 +221,19 @@ def sample(
     sizes = (vocab_size, logits.stride(0), history.stride(0))
     # No fused multiply-add: both kernels must come to the same scores in every bit, or a threshold would cut itself off
     threshold_kernel[(num_rows,)](
-        lowest, last_tie, logits, history, parameters.temperature, parameters.min_p, parameters.top_k,
+        lowest, last_tie, row_best, logits, history, parameters.temperature, parameters.min_p, parameters.top_k,
         parameters.top_p, rows.slot, *penalties, *sizes,
         has_history=has_history, num_pivots=threshold.PIVOTS, tile=threshold.TILE, num_warps=threshold.NUM_WARPS,
         enable_fp_fusion=False,
     )  # fmt: skip
-    draw_kernel[(chunks, num_rows)](
-        best_score, best_token, lowest, last_tie, logits, history, parameters.temperature, parameters.seed,
-        rows.position, rows.slot, *penalties, *sizes,
-        has_history=has_history, chunk=CHUNK, tile=TILE, num_warps=4, enable_fp_fusion=False,
+    draw_kernel[(num_rows, chunks)](
+        best_score, best_token, row_best, lowest, last_tie, logits, history, parameters.temperature, parameters.seed,
+        rows.position, rows.slot, *penalties, *sizes, chunk,
+        has_history=has_history, tile=TILE, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     finish_kernel[(num_rows,)](
         out, state.token_ids, history, best_score, best_token, rows.position, rows.slot,
         state.token_ids.stride(0), history.stride(0),
-        num_chunks=chunks, chunks_padded=next_power_of_2(chunks), has_history=has_history, num_warps=1,
+        num_chunks=chunks, chunks_padded=next_power_of_2(tiles), has_history=has_history, num_warps=1,
     )  # fmt: skip
     return out

@@ -53,7 +53,8 @@ def scores_reference(
         how = (parameters.repetition, parameters.frequency, parameters.presence)
         logits = penalize_reference(logits, state.history[slot], *(float(column[slot]) for column in how))
     temperature = float(parameters.temperature[slot])
-    return logits / temperature if temperature > 0 else logits
+    # Both multiply by the same rounded number: as many products as there are tokens cost less than divisions.
+    return logits * torch.tensor(temperature).reciprocal() if temperature > 0 else logits
 
 
 @jit
@@ -62,11 +63,27 @@ def load_scores(
     has_history: tl.constexpr,
 ):  # fmt: skip
     """The scores of a tile of tokens; -inf past the vocabulary, +inf for NaN, so that it wins and is found out."""
-    is_token = token < vocab_size
-    logits = tl.load(logits_row_ptr + token, mask=is_token, other=float("-inf")).to(tl.float32)
+    logits = load_logits(logits_row_ptr, token, vocab_size)
+    return to_scores(
+        logits, history_row_ptr, token, vocab_size, repetition, frequency, presence, temperature, has_history
+    )
+
+
+@jit
+def load_logits(logits_row_ptr, token, end):
+    """A tile of logits as they are stored; -inf from `end` on."""
+    return tl.load(logits_row_ptr + token, mask=token < end, other=float("-inf"))
+
+
+@jit
+def to_scores(
+    logits, history_row_ptr, token, vocab_size, repetition, frequency, presence, temperature, has_history: tl.constexpr
+):
+    """The scores of loaded logits."""
+    logits = logits.to(tl.float32)
     if has_history:
         is_punished = (repetition != 1.0) | (frequency != 0.0) | (presence != 0.0)
         history = tl.load(history_row_ptr + token, mask=token < tl.where(is_punished, vocab_size, 0), other=0)
         logits = penalize(logits, history, repetition, frequency, presence, _LARGEST)
-    scores = logits / tl.where(temperature > 0, temperature, 1.0)
+    scores = logits * tl.div_rn(1.0, tl.where(temperature > 0, temperature, 1.0))
     return tl.where(scores != scores, float("inf"), scores)

@@ -109,6 +109,7 @@ def search(
 def threshold_kernel(
     threshold_ptr,
     last_tie_ptr,
+    row_best_ptr,
     logits_ptr,
     history_ptr,
     temperature_ptr,
@@ -126,7 +127,10 @@ def threshold_kernel(
     num_pivots: tl.constexpr,
     tile: tl.constexpr,
 ):
-    """What one row keeps: scores above the threshold, and those equal to it up to the token `last_tie`."""
+    """What one row keeps: scores above the threshold, and those equal to it up to the token `last_tie`.
+
+    The row's best sum, which the programs of `draw_kernel` share, is not known yet.
+    """
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_ptr + row)
     if slot < 0:
@@ -137,6 +141,7 @@ def threshold_kernel(
     top_p = tl.load(top_p_ptr + slot)
     tl.store(threshold_ptr + row, float("-inf"))
     tl.store(last_tie_ptr + row, vocab_size)
+    tl.store(row_best_ptr + row, float("-inf"))
     is_cut = (min_p > 0.0) | (top_k > 0) | (top_p < 1.0)
     if (temperature <= 0.0) | (is_cut == 0):
         return

@@ -217,8 +217,8 @@ THRESHOLD: dict[str, Any] = {
     "num_pivots": threshold.PIVOTS,
     "tile": threshold.TILE,
 }
-DRAW: dict[str, Any] = {"kernel": sample.draw_kernel, "warps": 4, "chunk": sample.CHUNK, "tile": sample.TILE}
-FINISH: dict[str, Any] = {"kernel": sample.finish_kernel, "warps": 1, "num_chunks": 38, "chunks_padded": 64}
+DRAW: dict[str, Any] = {"kernel": sample.draw_kernel, "warps": 4, "tile": sample.TILE}
+FINISH: dict[str, Any] = {"kernel": sample.finish_kernel, "warps": 1, "chunks_padded": 256}
 
 
 # (how to build it, shared memory in bytes at most). Two programs of 114 KB fit into a Hopper's multiprocessor.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from minivllm.kernels.fp8 import fp8_kv_dtype, into_cache_reference
-from minivllm.kernels.gumbel import gumbel_noise_reference, philox_reference
+from minivllm.kernels.gumbel import MAX_NOISE, gumbel_noise_reference, philox_reference
 from minivllm.kernels.sample import sample_reference
 from minivllm.kernels.scores import SamplingParameters, SamplingRows, SamplingState
 from minivllm.kernels.threshold import kept_reference
@@ -47,6 +47,13 @@ def test_noise_depends_on_seed_position_and_token_only():
         assert torch.equal(together[row, :997], alone[0])
     assert together.isfinite().all()
     assert len(together.flatten().unique()) > 3000, "rows do not repeat each other"
+
+
+def test_no_noise_passes_the_bounds_by_which_tokens_are_skipped():
+    uniform = torch.cat([torch.arange(1, 4000), 2**24 - torch.arange(1, 4000)]).double() * 2.0**-24
+    noise = -(-uniform.float().log()).log()
+    assert noise.max() < MAX_NOISE < noise.max() + 0.01
+    assert (noise <= -(1 - uniform).log() + 1e-4).all()
 
 
 def test_draws_follow_the_softmax():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from minivllm.kernels import sample as module
 from minivllm.kernels.gumbel import gumbel_noise_reference
 from minivllm.kernels.logprobs import token_logprobs, token_logprobs_reference
 from minivllm.kernels.penalties import count_history, count_history_reference
-from minivllm.kernels.sample import sample, sample_reference
+from minivllm.kernels.sample import TILE, sample, sample_reference
 from minivllm.kernels.scores import SamplingParameters, SamplingRows, SamplingState, scores_reference
 from minivllm.kernels.threshold import kept_reference
 from tests.kernels.grids.setup import NAN, Setup, assert_near
@@ -35,6 +36,7 @@ def choices(rows: int, *values: float) -> torch.Tensor:
 def compare(setup: Setup, vocab_size: int, has_history: bool, has_ties: bool, dtype, what: str) -> None:
     device, rows = setup.device, 12
     logits = torch.randn(rows, vocab_size + 3)[:, :vocab_size] * 3
+    logits[4] *= 8  # one token stands out: most noise is never worked out
     if has_ties:
         logits = (logits * 2).round() / 2
     logits = logits.to(dtype)
@@ -67,9 +69,13 @@ def compare(setup: Setup, vocab_size: int, has_history: bool, has_ties: bool, dt
     parameters_on_device = SamplingParameters(*(column.to(device) for column in parameters))
     padded = torch.full((rows, vocab_size + 3), NAN, dtype=dtype, device=device)
     padded[:, :vocab_size] = logits.to(device)
+    again = SamplingState(*(None if part is None else part.clone() for part in moved))
     got = sample(padded[:, :vocab_size], on_device, parameters_on_device, moved).cpu()
     if setup.compile_only:
         return
+    if vocab_size > TILE:
+        got_by_few = with_programs(2 * rows, padded[:, :vocab_size], on_device, parameters_on_device, again)
+        assert torch.equal(got, got_by_few), f"{what}: a draw depends on how many programs share a row"
     assert expected[:2].tolist() == [-1, -1], "a row of NaN and a row of minus infinity have no token"
     assert torch.equal(got < 0, expected < 0), f"{what}: rows without a token differ"
     for row in torch.nonzero(got != expected).flatten().tolist():
@@ -85,6 +91,15 @@ def compare(setup: Setup, vocab_size: int, has_history: bool, has_ties: bool, dt
         assert torch.equal(moved.token_ids.cpu(), state.token_ids), f"{what}: tokens are put where they belong"
         if state.history is not None:
             assert torch.equal(moved.history.cpu(), state.history), f"{what}: histories count the new tokens"
+
+
+def with_programs(programs: int, *arguments) -> torch.Tensor:
+    """Sample with another number of programs: some of them go over several tiles then."""
+    usual, module.PROGRAMS = module.PROGRAMS, programs
+    try:
+        return sample(*arguments).cpu()
+    finally:
+        module.PROGRAMS = usual
 
 
 def fill_history(setup: Setup, token_ids: torch.Tensor, vocab_size: int) -> torch.Tensor:
