@@ -28,7 +28,7 @@ minivllm trace -s kv-pressure --mp --level function --out run.jsonl
 minivllm simulate -s kv-pressure --out run.jsonl
 ```
 
-## The file
+## The file of a trace, and its format { #the-file }
 
 JSON, one object a line: a header, the events in the order in which they happened, and one last line. A name
 that ends in `.gz` is compressed. A file that was cut off anywhere is read up to the cut: without the last line

@@ -40,7 +40,8 @@
   }
   function sayingWords(query) {
     if (query.indexOf('"') >= 0) return query;
-    var words = query.toLowerCase().replace(/[?!;]+/g, " ").replace(FILLING_ZH, " ").split(/\s+/).filter(Boolean);
+    var words = query.toLowerCase().replace(/[?!;]+/g, " ").replace(/-?\b[a-z]\b/g, " ")
+      .replace(FILLING_ZH, " ").split(/\s+/).filter(Boolean);
     var saying = words.filter(function (word) { return FILLING.indexOf(word.replace(/'.*/, "")) < 0; });
     return saying.length ? saying.map(root).join(" ") : query;
   }

@@ -183,23 +183,60 @@ def test_the_index_is_fetched_when_somebody_searches(browser: Any, address: str)
     reader.close()
 
 
-def test_the_search_answers_questions(browser: Any, address: str) -> None:
+# Whole questions in plain words: the page has to be among the first three.
+PLAIN_QUESTIONS = {
+    "why is my request waiting?": "why",
+    "What is a block": "glossary",
+    "how does it pick the next token": "sampling",
+    "prefix cache not hit": "lessons/prefix_cache",
+    "what happens when memory runs out": "kv-cache",
+    "how do I run this without a gpu": "gpu",
+    "how to install": "quickstart",
+    "how to write my own scheduling policy": "scheduling",
+    "run llama or qwen": "models",
+    "how many requests fit at once": "kv-cache",
+    "client disconnects": "lessons/abort_race",
+    "temperature and top-p": "sampling",
+    "does it support LoRA": "source-map",
+    "how fast is it": "performance",
+}
+PLAIN_QUESTIONS_ZH = {
+    "为什么请求会被抢占？": "lessons/preemption",
+    "前缀缓存为什么没有命中": "lessons/prefix_cache",
+    "怎么安装": "quickstart",
+    "显存不够怎么办": "lessons/preemption",
+    "下一个 token 是怎么选出来的": "lessons/logits_to_text",
+    "取消请求 断开连接": "lessons/abort_race",
+}
+
+
+def found_by(page: Any, question: str, expected: str) -> list[str]:
+    """The pages that the search shows for a question, once it shows the one that is expected."""
+    for text in ("", question):
+        page.locator(".md-search__input").fill(text)
+        page.keyboard.press("End")  # it listens to keys
+        if not text:
+            page.locator(".md-search-result__item").first.wait_for(state="detached")
+    page.locator(f".md-search-result__item a[href*='/{expected}.html']").first.wait_for(state="attached")
+    found: list[str] = page.locator(".md-search-result__item").evaluate_all(
+        "items => items.map(item => new URL(item.querySelector('a').href).pathname)"
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("below", "questions", "first"),
+    [("", QUESTIONS, FIRST), ("", PLAIN_QUESTIONS, 3), ("zh/", PLAIN_QUESTIONS_ZH, 3)],
+    ids=["words", "questions", "questions in Chinese"],
+)
+def test_the_search_answers(browser: Any, address: str, below: str, questions: dict[str, str], first: int) -> None:
     reader = Reader(browser, address, DESKTOP, "light")
-    reader.open("quickstart.html")
-    page = reader.page
-    page.keyboard.press("/")
-    page.locator(".md-search__input:focus").wait_for()
-    for question, expected in QUESTIONS.items():
-        for text in ("", question):
-            page.locator(".md-search__input").fill(text)
-            page.keyboard.press("End")  # it listens to keys
-            if not text:
-                page.locator(".md-search-result__item").first.wait_for(state="detached")
-        page.locator(f".md-search-result__item a[href*='/{expected}.html']").first.wait_for(state="attached")
-        found = page.locator(".md-search-result__item").evaluate_all(
-            "items => items.map(item => new URL(item.querySelector('a').href).pathname)"
-        )
-        assert f"/{expected}.html" in found[:FIRST], (question, found[:10])
+    reader.open(f"{below}quickstart.html")
+    reader.page.keyboard.press("/")
+    reader.page.locator(".md-search__input:focus").wait_for()
+    for question, expected in questions.items():
+        found = found_by(reader.page, question, expected)
+        assert f"/{below}{expected}.html" in found[:first], (question, found[:10])
     reader.close()
 
 
