@@ -48,7 +48,8 @@ def check(exercise: Exercise, file: Path, runs: Path) -> Report:
 
 def _run(arguments: list[str], environment: dict[str, str]) -> tuple[int | None, str]:
     """Returns the exit code, None if it had to be stopped, and the last line of what it complained of."""
-    command = [sys.executable, "-m", "minivllm.exercises.judge", *arguments]
+    # -P: a random.py in the folder where the learner happens to be is not the one that the engine imports.
+    command = [sys.executable, "-P", "-m", "minivllm.exercises.judge", *arguments]
     judge = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

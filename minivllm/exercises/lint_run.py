@@ -56,7 +56,7 @@ def _lint(chosen: Sequence[Exercise], ends: Callable[[str], None], quick: bool) 
     if any(exercise.interpreter for exercise in chosen):
         own["TRITON_INTERPRET"] = "1"
     options = [*(["--quick"] if quick else []), *(exercise.name for exercise in chosen)]
-    command = [sys.executable, "-m", "minivllm.exercises.lint", *options]
+    command = [sys.executable, "-P", "-m", "minivllm.exercises.lint", *options]
     verdicts: list[Verdict] = []
     kept = without_pytest_options(os.environ)
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**kept, **own}, text=True) as process:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,11 @@ class Workshop:
     def runs(self) -> Path:
         """Logs of the runs that the last checks made."""
         return self.folder / _RUNS
+
+    @property
+    def option(self) -> str:
+        """What a command needs to find it again, with a blank in front; "" if it would look there anyway."""
+        return "" if self.folder in (FOLDER, Path(".")) else f" --dir {shlex.quote(str(self.folder))}"
 
     def file(self, exercise: Exercise) -> Path:
         """The learner's file, whether it is there or not."""
@@ -63,7 +69,8 @@ class Workshop:
         if file.is_dir():
             raise ExerciseError(f"{file} is a folder; the exercise's file has to be there: move the folder away")
         if not file.is_file():
-            raise ExerciseError(f"there is no {file}; run: minivllm exercise start {exercise.name}")
+            start = f"minivllm exercise start {exercise.name}{self.option}"
+            raise ExerciseError(f"there is no {file}; run: {start}")
         return file
 
 

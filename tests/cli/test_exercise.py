@@ -61,6 +61,15 @@ def test_start_puts_a_file_and_leaves_what_is_there(
     assert list(elsewhere.iterdir()) == []
 
 
+def test_who_says_where_is_told_to_say_it_again(run: Run, own_place: Path) -> None:
+    (own_place / "minivllm-exercises").mkdir()  # without --dir this one would be taken
+    mine = own_place / "of mine"
+    assert f"watch --dir '{mine}'" in run("exercise", "start", "block-hash", "--dir", mine).err
+    (mine / FIRST.file).unlink()
+    assert f"start block-hash --dir '{mine}'" in run("exercise", "check", "block-hash", "--dir", mine).error
+    assert "--dir" not in run("exercise", "start", "block-hash").err
+
+
 def test_reset_asks_and_keeps_what_was_there(run: Run, own_place: Path) -> None:
     run("exercise", "start", "block-hash")
     file = own_place / "minivllm-exercises" / FIRST.file
@@ -115,6 +124,7 @@ def test_a_check_tells_by_task_and_passing_is_remembered(run: Run, own_place: Pa
     assert Path(wrong["map"]["log"]).is_file()
 
     file.write_text(FIRST.solution.read_text())
+    (own_place / "random.py").write_text("raise SystemExit('not the one that the engine imports')")
     passed = run("exercise", "check", "--width", 100)
     assert passed.code == 0
     assert f"All {len(FIRST.tasks)} tasks hold." in passed.out

@@ -120,7 +120,7 @@ def start(
         return
     workshop = take_up(exercise, folder, progress)
     _view(width, ascii_only).task(exercise, workshop.file(exercise))
-    note("next: minivllm exercise watch")
+    note(f"next: minivllm exercise watch{workshop.option if folder else ''}")
 
 
 def take_up(exercise: Exercise, folder: Path | None, progress: ExerciseProgress) -> Workshop:
@@ -193,7 +193,7 @@ def check(
             view.say(f"All {len(report.tasks)} tasks hold.", "bold green")
             view.say("")
             view.explanation(exercise)
-            note("next: minivllm exercise start")
+            note(f"next: minivllm exercise start{workshop.option if folder else ''}")
         else:
             note(f"next: minivllm exercise hint {exercise.name}")
     if not report.passed:
