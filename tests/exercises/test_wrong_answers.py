@@ -19,9 +19,9 @@ HEAD = "def hash_block_tokens(parent_hash, token_ids, extra_keys=()):\n"
 
 @pytest.fixture
 def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(judging, "TASK_SECONDS", 0.3)
-
     def judge_source(source: str) -> Report:
+        if "while True" in source:  # others have all the time they need
+            monkeypatch.setattr(judging, "TASK_SECONDS", 0.3)
         file = tmp_path / EXERCISE.file
         file.write_text(textwrap.dedent(source))
         return judge(EXERCISE, file, tmp_path / "runs")
