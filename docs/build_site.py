@@ -49,6 +49,7 @@ def _mkdocs(config: Path, folder: Path) -> None:
 
 def _link_languages(folder: Path) -> None:
     """Let the switch of languages lead to the same page where both have it: MkDocs knows the other start page only."""
+    sitemap = (folder / "sitemap.xml").read_bytes()  # without an address of the site it lists nothing
     for chinese in sorted((folder / "zh").rglob("*.html")):
         name = chinese.relative_to(folder / "zh")
         english = folder / name
@@ -59,6 +60,8 @@ def _link_languages(folder: Path) -> None:
             text = page.read_text(encoding="utf-8")
             text = re.sub(rf'href="[^"]*"(?= hreflang="{lang}")', f'href="{link}"', text)
             page.write_text(text, encoding="utf-8")
+            # The theme looks for one beside the page that a switch leads to, and a browser tells of each miss.
+            page.with_name("sitemap.xml").write_bytes(sitemap)
 
 
 # What is shown, or read, as it stands.
