@@ -28,7 +28,7 @@
   // "preempted" would not find a preemption. Of a question in plain words it is given those that say something,
   // without their endings. What stands between quotation marks is left as it is.
   var FILLING = ("a about an and any are as at be been but by can could did do does doing explain explained for from get " +
-    "gets getting had has have having how i if in into is isn it its just let make makes many me much my no not of off on or our " +
+    "gets getting had has have having how i if in into is isn it its just let make makes many me mean meaning means much my no not of off on or our " +
     "please s should so some t tell than that the their them then there these they this those to too up us use uses used using " +
     "vs want was way we were what whats when where which who whose why will with work works would you your").split(" ");
   var FILLING_ZH = /为什么|什么时候|什么|是不是|能不能|可以|怎么样|怎么办|怎么|怎样|如何|哪里|哪些|哪个|多少|请问|一个|[的了吗呢吧是有在会被和与把]/g;
