@@ -3,7 +3,8 @@
 (function () {
   "use strict";
 
-  // The index weighs more than any page. It is fetched once somebody is about to search, not with every page.
+  // The index weighs more than any page. It is fetched, as is the worker that reads it, once somebody is about to
+  // search, not with every page.
   var isWanted = /[?&][qh]=/.test(location.search); // somebody shared a search, or came from one: its words are marked
   var held = []; // requests of the theme, with what they were to send
   var open = XMLHttpRequest.prototype.open;
@@ -46,11 +47,21 @@
     return saying.length ? saying.map(root).join(" ") : query;
   }
   var QUERY = 2; // the theme's number for such a message to its worker
-  var post = Worker.prototype.postMessage;
-  Worker.prototype.postMessage = function (message) {
-    if (message && message.type === QUERY && typeof message.data === "string") {
-      return post.call(this, { type: QUERY, data: sayingWords(message.data) });
+
+  // The worker, which is told the index first of all, is fetched when there is something to tell it.
+  var TheirWorker = window.Worker;
+  window.Worker = class extends EventTarget {
+    constructor(address) {
+      super();
+      this.address = address;
     }
-    return post.apply(this, arguments);
+    postMessage(message) {
+      if (!this.worker) {
+        this.worker = new TheirWorker(this.address);
+        this.worker.onmessage = (event) => this.dispatchEvent(new MessageEvent("message", { data: event.data }));
+      }
+      var isQuery = message.type === QUERY && typeof message.data === "string";
+      this.worker.postMessage(isQuery ? { type: QUERY, data: sayingWords(message.data) } : message);
+    }
   };
 })();

@@ -88,8 +88,7 @@ def test_pages_are_small_with_all_that_they_fetch(site: Path) -> None:
         fetched = {urlsplit(address).path for tag, name, address in parsed(path).links if (tag, name) in FETCHED}
         below = "" if path.name == "404.html" else path.parent
         files = {(site / below / name.lstrip("/")).resolve() for name in fetched if name.endswith(STYLES_AND_SCRIPTS)}
-        worker = next(site.glob("assets/javascripts/workers/search.*.min.js"))  # a script of the theme fetches it
-        sizes[str(path.relative_to(site))] = sum(file.stat().st_size for file in files | {path.resolve(), worker})
+        sizes[str(path.relative_to(site))] = sum(file.stat().st_size for file in files | {path.resolve()})
     assert len(sizes) > 100
     assert {name: size for name, size in sizes.items() if size > MOST_BYTES} == {}
 
