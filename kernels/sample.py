@@ -114,7 +114,9 @@ def draw_kernel(
 
     is_drawn = temperature > 0.0
     reach = tl.where(is_drawn, _MAX_NOISE, 0.0)
-    bar = bar_below(tl.load(row_best_ptr + row))
+    # Read by an atomic operation: one thread does it, and all get what it got. Of a plain load each thread would get
+    # its own number, since other programs change it meanwhile, and the branches below would part the threads.
+    bar = bar_below(tl.atomic_max(row_best_ptr + row, float("-inf"), sem="relaxed"))
     highest = float("-inf")
     best_token = 0
     first = tl.program_id(1) * chunk
@@ -143,7 +145,7 @@ def draw_kernel(
                 highest = top
                 best_token = tl.min(tl.where(scores == top, token, vocab_size), 0)
                 bar = tl.maximum(bar, bar_below(highest))
-    tl.atomic_max(row_best_ptr + row, highest)
+    tl.atomic_max(row_best_ptr + row, highest, sem="relaxed")
     place = row * tl.num_programs(1) + tl.program_id(1)
     tl.store(best_score_ptr + place, highest)
     tl.store(best_token_ptr + place, best_token)
