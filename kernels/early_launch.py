@@ -11,7 +11,9 @@ Two rules keep this right. Every program of an early kernel waits, also one that
 includes the end of A, and C, which waits for B, may read what A wrote. And before its wait a kernel reads only what no
 kernel writes, the weights, and writes nothing.
 
-It is off unless the environment has MINIVLLM_PDL=1 when the first kernel of a device is launched.
+Only steps of few rows are launched so: on an H200 a decode step of a 0.6B model took 0.70 ms instead of 0.93 with one
+request, 1.07 instead of 1.13 with 8, but 1.52 instead of 1.35 with 32, whose kernels fill the GPU and are in each
+other's way. An environment with MINIVLLM_PDL=0 when the first kernel of a device is launched turns it off.
 
 Upstream: vllm/model_executor/layers/fused_moe/ (launch_pdl in its Triton kernels).
 """
@@ -27,6 +29,7 @@ from minivllm.kernels.triton_guard import jit, tl
 # small programs lie ready three or four deep, their weights read. A kernel whose programs fill the GPU should not lie
 # there and take the place of others.
 NEVER, AT_ITS_START, AFTER_ITS_WAIT = 0, 1, 2
+MOST_EARLY_ROWS = 16
 
 
 @jit
@@ -45,8 +48,14 @@ def wait_for_earlier(early: tl.constexpr):
         tl.extra.cuda.gdc_launch_dependents()
 
 
-def early_launch(device: torch.device, when: int = AT_ITS_START) -> dict[str, int]:
-    """What a launch of a kernel with a parameter `early` takes beside its own arguments."""
-    if gpu_of(device).launches_early:
+def early_launch(device: torch.device, num_rows: int, when: int = AT_ITS_START) -> dict[str, int]:
+    """What a launch of a kernel with a parameter `early` takes beside its own arguments.
+
+    Args:
+        device: Where it runs.
+        num_rows: Rows that it works on, or requests.
+        when: It lets the next kernel be brought up.
+    """
+    if gpu_of(device).launches_early and num_rows <= MOST_EARLY_ROWS:
         return {"early": when, "launch_pdl": True}
     return {"early": NEVER}

@@ -177,6 +177,6 @@ def fused_linear(
         is_gated=is_gated,
         has_residual=residual is not None,
         num_warps=tiling.warps,
-        **early_launch(x.device),
+        **early_launch(x.device, num_rows),
     )
     return out

@@ -66,7 +66,7 @@ def gpu_of(device: torch.device) -> Gpu:
     if torch.version.hip is not None:
         return Gpu(facts.multi_processor_count, capability=0, stages=2)
     capability = facts.major * 10 + facts.minor
-    launches_early = capability >= 90 and os.environ.get("MINIVLLM_PDL") == "1"
+    launches_early = capability >= 90 and os.environ.get("MINIVLLM_PDL") != "0"
     return Gpu(facts.multi_processor_count, capability, stages=3, launches_early=launches_early)
 
 

@@ -315,7 +315,7 @@ def paged_decode(
         num_splits=splits,
         num_warps=tiling.warps,
         num_stages=tiling.stages,
-        **early_launch(query.device),
+        **early_launch(query.device, requests),
     )
     if splits > 1:
         join_splits_kernel[(num_heads, requests)](
@@ -331,6 +331,6 @@ def paged_decode(
             num_splits=splits,
             splits_padded=next_power_of_2(splits),
             num_warps=cdiv(splits * padded_size(head_dim), 2048) if splits > 8 else 1,
-            **early_launch(query.device),
+            **early_launch(query.device, requests),
         )
     return out

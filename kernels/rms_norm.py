@@ -109,6 +109,6 @@ def rms_norm(
         size_padded=size_padded,
         has_residual=residual is not None,
         num_warps=min(MOST_WARPS, max(1, size_padded // (32 * NUMBERS_PER_THREAD))),
-        **early_launch(x.device),
+        **early_launch(x.device, len(x)),
     )
     return out

@@ -220,5 +220,5 @@ def rotary_and_cache(
         has_norm=norms is not None,
         fp8_limit=cache_limit(kv_cache.dtype),
         num_warps=NUM_WARPS,
-        **early_launch(qkv.device),
+        **early_launch(qkv.device, len(qkv)),
     )

@@ -74,6 +74,6 @@ def silu_and_mul(gate_up: torch.Tensor, out: torch.Tensor | None = None) -> torc
             size=size,
             tile=TILE,
             num_warps=NUM_WARPS,
-            **early_launch(gate_up.device),
+            **early_launch(gate_up.device, len(gate_up)),
         )
     return out

@@ -246,7 +246,7 @@ def skinny_linear(
             tile=tiling.tile,
             has_bias=bias is not None,
             num_warps=tiling.warps,
-            **early_launch(x.device),
+            **early_launch(x.device, num_rows),
         )
         return out
     gpu = gpu_of(x.device)
@@ -273,6 +273,6 @@ def skinny_linear(
         has_bias=bias is not None,
         num_warps=tiling.warps,
         num_stages=gpu.stages + 1,
-        **early_launch(x.device, AFTER_ITS_WAIT),
+        **early_launch(x.device, num_rows, AFTER_ITS_WAIT),
     )
     return out

@@ -24,11 +24,17 @@ def capture_sizes(max_num_seqs: int, query_len: int = 1) -> list[int]:
     return [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, _LARGEST + 1, 16)) if size <= end]
 
 
+def longer_decodes(max_num_seqs: int, query_len: int = 1) -> list[int]:
+    """Numbers of tokens beyond vLLM's that are captured for decodes: every 32nd up to 1024, then every 64th."""
+    end = max_num_seqs * query_len
+    return [*range(_LARGEST + 32, min(end, 1025), 32), *range(1088, end, 64)]
+
+
 def captured_decodes(max_num_seqs: int, query_len: int = 1) -> list[int]:
     """Numbers of requests for which a step of decodes is captured."""
-    sizes = [size for size in capture_sizes(max_num_seqs, query_len) if size < max_num_seqs * query_len]
-    requests = sorted({-(-size // query_len) for size in sizes} | {max_num_seqs})
-    return [count for count in requests if count * query_len <= _LARGEST]
+    sizes = capture_sizes(max_num_seqs, query_len) + longer_decodes(max_num_seqs, query_len)
+    below = [size for size in sizes if size < max_num_seqs * query_len]
+    return sorted({min(-(-size // query_len), max_num_seqs) for size in below} | {max_num_seqs})
 
 
 def dispatch(query_lens: list[int], max_num_seqs: int, query_len: int = 1) -> tuple[str, int, str]:
@@ -91,6 +97,8 @@ def graph(log: Log, ask: Ask) -> Explanation:
         f"With captured steps on a GPU it would be {would} with {counted(would_pad, 'token')}: {reason}.",
         "The rule: if all requests have the same number of tokens (1, or 1 + drafts) and that many are captured, one "
         "graph replays the whole step; else its kernels are launched one by one.",
+        "vLLM's default ends at 512 tokens. Here all decodes are captured, up to max_num_seqs: with a small model "
+        "launching them takes the host longer than the GPU needs to run them.",
         "vLLM has PIECEWISE graphs for mixed steps in between (without attention), so its default is no eager "
         "step there.",
         "Rows of padding have slot -1 and length 0: they are computed, and nobody reads them.",

@@ -27,6 +27,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+# vLLM's default of max_cudagraph_capture_size: it launches longer steps kernel by kernel. Decodes go on here: even with
+# 1,024 requests a small model's kernels end sooner than the host can launch them.
 _LARGEST = 512
 _FEW = 8
 
@@ -75,6 +77,12 @@ def capture_sizes(max_num_seqs: int, query_len: int = 1) -> list[int]:
     return [size for size in sizes if size <= end]
 
 
+def longer_decodes(max_num_seqs: int, query_len: int = 1) -> list[int]:
+    """Numbers of tokens beyond vLLM's that are captured for decodes: every 32nd up to 1024, then every 64th."""
+    end = max_num_seqs * query_len
+    return [*range(_LARGEST + 32, min(end, 1025), 32), *range(1088, end, 64)]
+
+
 class GraphDispatcher:
     """Finds the shape of a step. Pure arithmetic.
 
@@ -89,8 +97,8 @@ class GraphDispatcher:
         self._max_num_seqs = max_num_seqs
         sizes = capture_sizes(max_num_seqs, query_len)
         # Whole requests only: with 3 tokens each, the graph of 8 tokens becomes one of 9. None for more than can come.
-        requests = sorted({-(-size // query_len) for size in sizes if size < max_num_seqs * query_len} | {max_num_seqs})
-        self._decodes = [count for count in requests if count * query_len <= _LARGEST]
+        below = [size for size in sizes + longer_decodes(max_num_seqs, query_len) if size < max_num_seqs * query_len]
+        self._decodes = sorted({min(-(-size // query_len), max_num_seqs) for size in below} | {max_num_seqs})
         self._mixed = sizes if capture_mixed else []
 
     def first_shapes(self) -> list[StepShape]:

@@ -25,7 +25,6 @@ from minivllm.worker.prepared_batch import PreparedBatch
 
 # As vLLM's default.
 DEFAULT_UTILIZATION = 0.9
-_LARGEST_GRAPH = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,7 @@ def plan_memory(runner: GPUModelRunner, limits: SchedulerConfig, utilization: fl
     step = _peak(lambda: run_step(runner, limits.max_num_batched_tokens, requests, limits.max_model_len), device)
     graphs = buffers = 0
     if runner.plans_ahead:
-        rows = min(requests, _LARGEST_GRAPH)
-        graphs = _peak(lambda: run_step(runner, rows, rows, limits.max_model_len), device)
+        graphs = _peak(lambda: run_step(runner, requests, requests, limits.max_model_len), device)
         buffers = 4 * (requests + 1) * (limits.max_model_len + 1)  # tokens; what else there is, is small beside them
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)

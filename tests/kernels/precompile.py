@@ -76,7 +76,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", default=[*NAMES, "bench", *MODELS])
     parser.add_argument("--arch", type=int, default=90, choices=SHARED_BYTES)
-    parser.add_argument("--early", action="store_true", help="as with MINIVLLM_PDL=1")
+    parser.add_argument("--early", action="store_true", help="as launched early")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -50,10 +51,17 @@ def test_with_drafts_a_decode_has_several_tokens():
     assert dispatcher.dispatch([1]).mode == "NONE"
 
 
-def test_more_decodes_than_the_largest_graph_run_without_one():
-    dispatcher = GraphDispatcher(max_num_seqs=1000)
-    assert dispatcher.dispatch([1] * 512).mode == "FULL"
-    assert dispatcher.dispatch([1] * 513).reason == "513 decodes, and the largest graph has 512"
+@pytest.mark.parametrize("max_num_seqs", [513, 544, 1000, 1024, 1025, 2000])
+def test_all_decodes_have_a_graph_and_little_padding(max_num_seqs):
+    dispatcher = GraphDispatcher(max_num_seqs)
+    first, *_ = dispatcher.first_shapes()
+    assert first.num_requests == dispatcher.shapes()[0].num_requests == max_num_seqs
+    for requests in range(257, max_num_seqs + 1):
+        found = dispatcher.dispatch(np.ones(requests, dtype=np.int32))
+        step = 16 if requests <= 512 else 32 if requests <= 1024 else 64
+        assert found.mode == "FULL"
+        assert requests <= found.shape.num_requests < requests + step
+        assert found.shape.num_requests <= max_num_seqs
 
 
 def test_the_largest_shape_is_captured_first_and_every_dispatch_names_one_of_them():
