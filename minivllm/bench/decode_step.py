@@ -53,6 +53,7 @@ def qwen3_06b(device: torch.device, dtype: torch.dtype) -> CausalLM:
     model = Qwen3(config, device, dtype)
     for weight in model.weight_slots().values():
         weight.normal_(std=0.02) if weight.dim() > 1 else weight.fill_(1.0)
+    model.use_kernels()
     return model
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -34,15 +33,8 @@ def measure(device: str, dtype: str) -> Ceilings:
         from minivllm.bench.floor import multiply_flops, read_bytes_per_s
 
         return Ceilings(read_bytes_per_s(), multiply_flops(getattr(torch, dtype)))
-    from minivllm.bench.kernels import measure_ceilings, time_runs
+    from minivllm.bench.kernels import measure_ceilings
 
     both = measure_ceilings(torch.device(device))
     torch.cuda.empty_cache()
-    # A copy reads and writes in turns; memory that is only read gives a little more.
-    numbers = torch.randn(2**30, device=device)
-    total = torch.empty((), device=device)
-    read_us, _ = time_runs([partial(torch.sum, numbers, 0, out=total)])
-    read_bytes = numbers.numel() * numbers.element_size()
-    del numbers
-    torch.cuda.empty_cache()
-    return Ceilings(max(both.bytes_per_second, read_bytes / read_us * 1e6), both.flops_per_second)
+    return Ceilings(both.bytes_per_second, both.flops_per_second)
