@@ -231,10 +231,26 @@ def _add_times(log: Log, step: int, work: Work, floor: float | None, explanation
         )
     if floor is not None:
         explanation.values |= {"beyond_ms": step_ms - floor, "beyond_in_model_ms": model_ms - floor}
-        explanation.more.append(
-            f"The step took {step_ms:.3f} ms, {step_ms - floor:.3f} ms beyond its floor: {model_ms - floor:.3f} ms of "
-            f"that {_WHERE[device_ms is None]}, {step_ms - model_ms:.3f} ms in the host's."
+        explanation.more.append(_beyond(step_ms, floor, model_ms, _WHERE[device_ms is None]))
+
+
+def _beyond(step_ms: float, floor: float, model_ms: float, where: str) -> str:
+    """Where a step's time went beyond its floor."""
+    if min(step_ms, model_ms or step_ms) < floor:
+        fastest = min(step_ms, model_ms or step_ms)
+        return (
+            f"{fastest:.3f} ms is less than the floor of {floor:.3f} ms: the machine does more than --bandwidth-gb-s "
+            "and --tflops say. Give it what it can do, or take --measure."
         )
+    if model_ms > step_ms:  # the device was at work on two steps, one behind the other
+        return (
+            f"A step came every {step_ms:.3f} ms; this one was {model_ms:.3f} ms {where}, {model_ms - floor:.3f} ms "
+            "beyond its floor. The host's work was hidden behind the device's."
+        )
+    return (
+        f"The step took {step_ms:.3f} ms, {step_ms - floor:.3f} ms beyond its floor: {model_ms - floor:.3f} ms of "
+        f"that {where}, {step_ms - model_ms:.3f} ms in the host's."
+    )
 
 
 def _add_device(log: Log, step: int, stages: list[Stage], step_ms: float, explanation: Explanation) -> float | None:

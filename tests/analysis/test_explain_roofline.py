@@ -10,7 +10,7 @@ import torch
 from minivllm.analysis.answer import CannotKnowError
 from minivllm.analysis.explain import explain
 from minivllm.analysis.explain_answer import Ask
-from minivllm.analysis.roofline import step_work
+from minivllm.analysis.roofline import _beyond, step_work
 from minivllm.models.loader import ModelLoader
 from minivllm.models.model_zoo import find_model
 from minivllm.trace.events import Event
@@ -100,6 +100,26 @@ def test_times_are_the_logs_spans() -> None:
         next(e for e in events if e.kind == "span" and e.step == 5 and e.data["name"] == "step").dur_ns = 7_000_000
 
     assert explain(changed(log, slower), "roofline", ask).result["step_ms"] == 7.0
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "floor", "model_ms", "said"),
+    [
+        (
+            5.0,
+            2.0,
+            4.0,
+            "The step took 5.000 ms, 3.000 ms beyond its floor: 2.000 ms of that here, 1.000 ms in the host's.",
+        ),
+        (5.0, 4.5, 4.0, "4.000 ms is less than the floor of 4.500 ms"),
+        (5.0, 5.5, 0.0, "5.000 ms is less than the floor of 5.500 ms"),
+        (5.0, 2.0, 6.0, "this one was 6.000 ms here, 4.000 ms beyond its floor. The host's work was hidden"),
+    ],
+)
+def test_no_part_of_a_step_is_said_to_take_less_than_nothing(
+    step_ms: float, floor: float, model_ms: float, said: str
+) -> None:
+    assert said in _beyond(step_ms, floor, model_ms, "here")
 
 
 def test_it_follows_the_batch_and_says_what_is_missing() -> None:
