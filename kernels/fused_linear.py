@@ -85,11 +85,12 @@ def fused_gemv_kernel(
     if is_gated:
         up = load_whole_rows(weight_row + num_outputs * weight_stride, is_output[:, None], size, tile)
     if has_norm:
-        gain = load_whole_rows(norm_ptr, True, size, tile)  # (1, tile)
+        column = tl.arange(0, tile)[None, :]
+        gain = tl.load(norm_ptr + column, mask=column < size, other=0.0)  # (1, tile)
     wait_for_earlier(early)
     for row in tl.static_range(rows_padded):
-        is_row = row < num_rows
-        x = load_whole_rows(x_ptr + row * x_stride, is_row, size, tile).to(tl.float32)  # (1, tile)
+        is_row = tl.arange(0, 1) + row < num_rows  # (1,)
+        x = load_whole_rows(x_ptr + row * x_stride, is_row[:, None], size, tile).to(tl.float32)  # (1, tile)
         scale = 1.0
         if has_norm:
             scale = tl.rsqrt(tl.sum(x * x) / size + eps)

@@ -47,7 +47,7 @@ def skinny_linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.T
 
 @jit
 def load_whole_rows(row_ptr, is_row, size, tile: tl.constexpr):
-    """Whole rows, zeros past their end: (rows, tile). row_ptr and is_row are (rows, 1), or scalars for one row.
+    """Whole rows, zeros past their end: (rows, tile). is_row is (rows, 1), and so is row_ptr, or a scalar for one row.
 
     Always two dimensions: so the columns of weights, x and gains lie with the same threads, and nothing needs to travel
     between threads before it is multiplied.
@@ -89,8 +89,8 @@ def gemv_kernel(
     weight = load_whole_rows(weight_row, is_output[:, None], size, tile)  # (weight_rows, tile)
     wait_for_earlier(early)
     for row in tl.static_range(rows_padded):
-        is_row = row < num_rows
-        x = load_whole_rows(x_ptr + row * x_stride, is_row, size, tile)  # (1, tile)
+        is_row = tl.arange(0, 1) + row < num_rows  # (1,)
+        x = load_whole_rows(x_ptr + row * x_stride, is_row[:, None], size, tile)  # (1, tile)
         out = tl.sum(weight.to(tl.float32) * x.to(tl.float32), 1)  # (weight_rows,)
         if has_bias:
             out += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)
