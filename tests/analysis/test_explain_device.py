@@ -44,7 +44,8 @@ def test_a_graphs_reason_and_its_kernels_are_told() -> None:
 
 
 def test_the_floor_is_held_against_the_devices_own_time() -> None:
-    answer = explain(on_gpu(), "roofline", ASK)
+    ask = Ask(iteration=ASK.iteration, bytes_per_s=4e12, flops_per_s=7e14)
+    answer = explain(on_gpu(), "roofline", ask)
     assert answer.values["device_phases_ms"] == {"replay": 0.5}
     assert answer.values["model_ms"] == answer.values["device_ms"] == 0.5
     assert answer.values["reached_gb_s"] == pytest.approx(answer.values["bytes"] / 0.5e6)
