@@ -99,7 +99,9 @@ def test_the_log_itself(run: Run, own_place: Path, recorded_logs: Path) -> None:
         (("chrome", "-s", "helo"), 1, "hello"),
         (("chrome", "-s", "hello", "-i", "99"), 1, "the nearest is"),
         (("html", "-s", "hello", "-i", "99"), 1, "the nearest is"),
-        (("html", "-s", "hello", "-i", "x"), 2, "N, A:B, last or all"),
+        (("html", "-s", "hello", "-i", "x"), 2, "N or last here, not 'x'"),
+        (("html", "-s", "hello", "-i", "3:5"), 2, "N or last here, not '3:5'"),
+        (("html", "-s", "hello", "-i", "all"), 2, "N or last here, not 'all'"),
         (("svg", "-s", "hello", "-r", "R9"), 1, "no request 'R9'"),
         (("jsonl", "-s", "hello", "-o", "none/x.jsonl"), 1, "there is no folder none"),
         (("jsonl", "--log", "none.jsonl"), 1, "none.jsonl"),
@@ -118,6 +120,16 @@ def test_a_log_is_never_overwritten_by_what_is_made_of_it(run: Run, own_place: P
     ended = run("export", "jsonl", "--log", "own.jsonl", "-o", "own.jsonl")
     assert ended.code == 1
     assert "another argument names the same file" in ended.error
+
+
+@pytest.mark.parametrize("form", ["svg", "mermaid"])
+def test_a_file_is_not_overwritten_where_a_folder_is_named(run: Run, form: str) -> None:
+    Path("mine.txt").write_text("mine")
+    ended = run("export", form, "-s", "hello", "-o", "mine.txt/")
+    assert (ended.code, Path("mine.txt").read_text()) == (1, "mine")
+    assert "mine.txt/: this is a file, and stays as it is" in ended.error
+    assert run("export", form, "-s", "hello", "-o", "new.folder/").code == 0
+    assert len(list(Path("new.folder").iterdir())) > 1
 
 
 @pytest.mark.parametrize("form", ["chrome", "html", "svg", "mermaid", "kv-events", "jsonl"])

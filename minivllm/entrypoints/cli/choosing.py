@@ -19,6 +19,16 @@ def check_iteration_option(spec: str | None) -> None:
         raise typer.BadParameter(f"--iteration takes N, A:B, last or all, not {spec!r}")
 
 
+def check_one_iteration(spec: str | None) -> None:
+    """Refuse what is not one iteration: N or last.
+
+    Raises:
+        BadParameter: It is a range, all, or no choice at all.
+    """
+    if spec not in (None, "last") and not re.fullmatch(r"\d+", spec):
+        raise typer.BadParameter(f"--iteration takes N or last here, not {spec!r}: which one is shown first")
+
+
 def as_window(spec: str | None, last: int) -> tuple[int, int] | None:
     """First and last iteration of a choice; None if it is of all.
 

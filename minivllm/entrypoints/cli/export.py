@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from minivllm.entrypoints.cli.choosing import check_iteration_option, choose_iterations
+from minivllm.entrypoints.cli.choosing import check_iteration_option, check_one_iteration, choose_iterations
 from minivllm.entrypoints.cli.common import (
     IterationOption,
     LogOption,
@@ -35,8 +35,9 @@ _MERMAID_MAPS: tuple[MapName, ...] = ("process", "state")
 _FILE_WIDTH = 120
 
 OutOption = Annotated[Path | None, typer.Option("--output", "-o", help="File to write; default: stdout.")]
+# A text, since a Path does not keep the / at its end.
 PlaceOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option("--output", "-o", help="File for one map, or a folder (its name ends in /) for all; default: stdout."),
 ]
 MapOption = Annotated[MapName | None, typer.Option("--map", help="Which map, if it is one.", show_default=False)]
@@ -199,7 +200,7 @@ def viewer_text(log: Path | None, scenario: str | None, iteration: str | None) -
     from minivllm.export.viewer import MAX_ITERATIONS, viewer_document, viewer_page, window_around
     from minivllm.trace.reader import last_iteration, read_window
 
-    check_iteration_option(iteration)
+    check_one_iteration(iteration)
     path = log_path(log, scenario)
     if is_large(path):
         run, last = None, last_iteration(path)
@@ -240,24 +241,35 @@ def _write_maps(
     kinds: tuple[MapName, ...],
     asked: MapName | None,
     suffix: str,
-    output: Path | None,
+    place: str | None,
     log: Path | None,
     run: Log,
     draw: Callable[[MapName, Log], str],
 ) -> None:
     """One map to a file or to stdout, or all of them to a folder."""
-    if output is None or not _is_folder(output):
+    output = Path(place) if place is not None else None
+    if place is None or output is None or not _is_folder(place):
         check_outputs({"--output": output}, [log])
         _write([draw(asked or kinds[0], run)], output)
         return
     output.mkdir(parents=True, exist_ok=True)
-    for kind in (asked,) if asked is not None else kinds:
-        _write([draw(kind, run)], output / f"{kind}.{suffix}")
+    files = {kind: output / f"{kind}.{suffix}" for kind in ((asked,) if asked is not None else kinds)}
+    for file in files.values():
+        check_outputs({"--output": file}, [log])
+    for kind, file in files.items():
+        _write([draw(kind, run)], file)
 
 
-def _is_folder(output: Path) -> bool:
-    """Whether a path names a folder: one that is there, or one whose name has no suffix."""
-    return output.is_dir() or (not output.suffix and not output.exists())
+def _is_folder(place: str) -> bool:
+    """Whether a path names a folder: one that is there, or one that ends in /, or whose name has no suffix.
+
+    Raises:
+        ValueError: It ends in /, and is a file.
+    """
+    path = Path(place)
+    if place.endswith("/") and path.exists() and not path.is_dir():
+        raise ValueError(f"--output {place}: this is a file, and stays as it is; name a folder, or leave out the /")
+    return path.is_dir() or place.endswith("/") or (not path.suffix and not path.exists())
 
 
 def _write(parts: Iterable[str | bytes], output: Path | None) -> None:
