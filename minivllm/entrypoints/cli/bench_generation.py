@@ -13,7 +13,15 @@ import typer
 
 from minivllm import __version__
 from minivllm.entrypoints.cli.bench_workloads import Sizes, choose_draws
-from minivllm.entrypoints.cli.common import JsonOption, check_outputs, examples, note, print_json, stdout_console
+from minivllm.entrypoints.cli.common import (
+    JsonOption,
+    check_outputs,
+    check_rates,
+    examples,
+    note,
+    print_json,
+    stdout_console,
+)
 from minivllm.entrypoints.cli.errors import LackingError, user_errors
 
 
@@ -179,8 +187,7 @@ def _run(
         if python is not None and shutil.which(python) is None:
             option = f"--{name}-python"
             raise LackingError(f"{option} {python}: there is no such program; name a Python that has it")
-    if (rates[0] is None) != (rates[1] is None):
-        raise typer.BadParameter("--bandwidth-gb-s and --tflops belong together: give both")
+    check_rates(*rates)
     draws = choose_draws(bench, workload, sizes)
     from minivllm.bench.generation_plan import Plan, run_plan
     from minivllm.entrypoints.cli.bench_view import print_generation

@@ -34,8 +34,10 @@ def complete_scenario(incomplete: str) -> list[str]:
 # Bytes, plain and compressed, up to which a log is read as a whole whatever part of it is looked at.
 _LARGE_LOG = (8_000_000, 1_000_000)
 
-# No picture fits into fewer columns.
-MIN_WIDTH = 40
+# No picture fits into fewer columns, and no screen has more: a mistyped number must not fill the memory.
+MIN_WIDTH, MAX_WIDTH = 40, 1000
+# Gigabytes, or 10^12 operations, a second.
+_RATES = (1e-6, 1e9)
 
 ModelOption = Annotated[
     str | None, typer.Option("--model", "-m", help="Model name, folder or .gguf file.", callback=_a_name)
@@ -54,7 +56,9 @@ IterationOption = Annotated[
 RequestOption = Annotated[
     str | None, typer.Option("--request", "-r", help="Only iterations that concern this request.")
 ]
-WidthOption = Annotated[int | None, typer.Option(min=MIN_WIDTH, help="Columns to draw for; default: the terminal's.")]
+WidthOption = Annotated[
+    int | None, typer.Option(min=MIN_WIDTH, max=MAX_WIDTH, help="Columns to draw for; default: the terminal's.")
+]
 AsciiOption = Annotated[bool, typer.Option("--ascii", help="Use no character beyond ASCII.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a picture.")]
 
@@ -88,7 +92,7 @@ def examples(*commands: str) -> str:
 def stdout_console(width: int | None) -> Console:
     """Where pictures go. Piped output has 80 columns unless a width is given."""
     console = Console(width=width, highlight=False, soft_wrap=False, markup=False, emoji=False)
-    console.width = max(console.width, MIN_WIDTH)
+    console.width = min(max(console.width, MIN_WIDTH), MAX_WIDTH)
     return console
 
 
@@ -123,6 +127,22 @@ def check_text(text: str, where: str) -> None:
             f"{where} is not text in UTF-8 (behind {shown!r}): convert it first, for instance with "
             "iconv -f latin1 -t utf-8, and set your terminal to UTF-8"
         ) from None
+
+
+def check_rates(bandwidth: float | None, tflops: float | None) -> None:
+    """Refuse rates of a machine that no machine has: beyond these bounds a floor would be no number.
+
+    Raises:
+        BadParameter: One is out of bounds, or only one is given.
+    """
+    rates = {"--bandwidth-gb-s": bandwidth, "--tflops": tflops}
+    if (bandwidth is None) != (tflops is None):
+        raise typer.BadParameter("--bandwidth-gb-s and --tflops belong together: give both")
+    for name, rate in rates.items():
+        if rate is not None and not 0 < rate < float("inf"):
+            raise typer.BadParameter(f"{name} must be a number above 0, got {rate:g}")
+        if rate is not None and not _RATES[0] <= rate <= _RATES[1]:
+            raise typer.BadParameter(f"{name} must be from {_RATES[0]:g} to {_RATES[1]:g}, got {rate:g}")
 
 
 def name_option(message: str, options: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from minivllm.entrypoints.cli.common import (
     LogOption,
     ScenarioOption,
     WidthOption,
+    check_rates,
     choose_log,
     examples,
     language,
@@ -130,11 +131,7 @@ def _check_options(topic: str, pos: int | None, bandwidth: float | None, tflops:
         raise typer.BadParameter(f"{given[0] if given else '--measure'} is for roofline, not for {topic}")
     if measure and given:
         raise typer.BadParameter(f"--measure and {given[0]} exclude each other: give one")
-    if len(given) == 1:
-        raise typer.BadParameter("--bandwidth-gb-s and --tflops belong together: give both")
-    for name, rate in rates.items():
-        if rate is not None and not 0 < rate < float("inf"):
-            raise typer.BadParameter(f"{name} must be a number above 0, got {rate:g}")
+    check_rates(bandwidth, tflops)
 
 
 def _measured(device: str, dtype: str) -> tuple[float, float]:
