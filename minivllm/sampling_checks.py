@@ -42,6 +42,8 @@ _NUMBERS = frozenset(
         "stream_interval",
     ]
 )
+# Of these, all others are whole.
+_FRACTIONS = frozenset(["temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"])
 
 
 def normalize(params: SamplingParams) -> None:
@@ -77,8 +79,18 @@ def check(params: SamplingParams) -> None:
     Raises:
         ValueError: With the name, the value and the limit.
     """
+    _check_types(params)
     _check_numbers(params)
     _check_token_lists(params)
+
+
+def _check_types(params: SamplingParams) -> None:
+    """Name a wrong type as such: that '5' is no number is not a question of its size."""
+    for name in sorted(_NUMBERS):
+        value = getattr(params, name)
+        kind, text = (numbers.Real, "number") if name in _FRACTIONS else (numbers.Integral, "whole number")
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+            raise ValueError(f"{name} must be a {text}, got {value!r:.60}")
 
 
 def _check_numbers(params: SamplingParams) -> None:

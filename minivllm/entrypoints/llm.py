@@ -278,7 +278,7 @@ def _little_to_collect() -> Iterator[None]:
 def _one_each(params: SamplingParams | Sequence[SamplingParams], num_prompts: int, name: str) -> list[SamplingParams]:
     if isinstance(params, SamplingParams):
         return [params] * num_prompts
-    if isinstance(params, str | dict) or not all(isinstance(entry, SamplingParams) for entry in params):
+    if not isinstance(params, Sequence) or not all(isinstance(entry, SamplingParams) for entry in params):
         raise ValueError(f"{name} is a SamplingParams, or a list with one for each prompt, got {str(params)[:80]}")
     if len(params) != num_prompts:
         raise ValueError(f"{name} has {len(params)} entries for {num_prompts} prompts: give one, or one for each")
