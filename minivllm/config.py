@@ -26,6 +26,10 @@ def _at_least(name: str, value: float, minimum: float) -> None:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
+# The worker counts requests and tokens in 32 bits.
+_MAX_COUNT = 2**31 - 1
+
+
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the scheduler may do in one step.
 
@@ -65,6 +69,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         _at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         _at_least("num_lookahead_tokens", self.num_lookahead_tokens, 0)
         _at_least("max_loras", self.max_loras, 0)
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+            if (count := getattr(self, name)) > _MAX_COUNT:
+                raise ValueError(f"{name} must be at most {_MAX_COUNT}, got {count}")
         if not 0.0 <= self.watermark < 1.0:
             raise ValueError(f"watermark must be in [0, 1), got {self.watermark}")
         if self.policy not in get_args(SchedulerPolicy):

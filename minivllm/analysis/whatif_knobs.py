@@ -13,7 +13,7 @@ from minivllm.config import CacheConfig, SchedulerConfig, VllmConfig
 
 # Every block is an object of its own, even without a model: a mistyped number must not fill the memory.
 _MAX_BLOCKS = 10_000_000
-_MAX_NUMBER = 1 << 31
+_MAX_NUMBER = 2**31 - 1
 
 
 class KnobError(ValueError):
@@ -131,8 +131,15 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
         try:
             settings[knob.name] = knob.read(value.strip())
         except ValueError:
-            raise KnobError(f"--set {text}: {knob.name} is {knob.allowed}; it cannot be {value.strip()!r}") from None
+            allowed = knob.allowed + (f", at most {_MAX_NUMBER}" if _is_beyond(value.strip(), knob) else "")
+            raise KnobError(f"--set {text}: {knob.name} is {allowed}; it cannot be {value.strip()!r}") from None
     return settings
+
+
+def _is_beyond(value: str, knob: Knob) -> bool:
+    """Whether it is a whole number, and beyond a limit that the words for the others do not name."""
+    is_number = value.replace("_", "").isdecimal() and "whole number" in knob.allowed
+    return is_number and len(value) > 9 and str(_MAX_BLOCKS) not in knob.allowed
 
 
 def _knob(name: str) -> Knob:

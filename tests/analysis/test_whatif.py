@@ -155,6 +155,7 @@ def test_values_are_read_in_the_form_of_a_command_line() -> None:
         ("colour=red", "there are: max_num_batched_tokens, max_num_seqs, num_gpu_blocks"),
         ("max_num_seqs", "give it a value: max_num_seqs=…, a whole number from 1"),
         ("max_num_seqs=", "give it a value"),
+        ("max_num_seqs=99999999999", "is a whole number from 1, at most 2147483647; it cannot be '99999999999'"),
         ("max_num_seqs=0", "max_num_seqs is a whole number from 1; it cannot be '0'"),
         ("max_num_seqs=many", "it cannot be 'many'"),
         ("max_num_seqs=2.5", "it cannot be '2.5'"),
