@@ -110,6 +110,8 @@ def local_path(info: ModelInfo) -> Path | None:
 
 def find_model(name_or_path: str) -> ModelFiles:
     """Find a model by name or path. Raises ModelError with the remedy if it is not here."""
+    if not isinstance(name_or_path, str | Path) or not str(name_or_path).strip():
+        raise ModelError(f"no model {name_or_path!r}: give a name or a path; see: minivllm model list")
     if name_or_path in _MODELS:
         info = _MODELS[name_or_path]
         local = local_path(info)

@@ -118,7 +118,10 @@ def load_workload(path: Path, semantics: Semantics) -> Workload:
     except OSError as error:
         raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise WorkloadError(f"{path}: not a text file in UTF-8 (byte {error.start})") from None
+        raise WorkloadError(
+            f"{path}: not a text file in UTF-8 (byte {error.start}); convert it first, for instance with "
+            "iconv -f latin1 -t utf-8"
+        ) from None
     try:
         document = json.loads(raw, object_pairs_hook=_each_key_once)
     except json.JSONDecodeError as error:

@@ -20,6 +20,8 @@ from minivllm.trace.device_times import join_device_times
 from minivllm.trace.events import SCHEMA, End, Event, Header, Trailer
 from minivllm.trace.replay import State
 
+# What helps where a file is no log.
+_RECORD = "Record one with: minivllm trace --out LOG"
 _CHUNK = 1 << 20
 
 
@@ -187,7 +189,8 @@ class _Reading:
             except msgspec.DecodeError as error:
                 if not line.endswith(b"\n"):  # the very last line: the writer was cut off
                     return
-                raise LogError(f"{self._path}, {self._place(number)}: not an event: {error}") from None
+                place = f"{self._path}, {self._place(number)}"
+                raise LogError(f"{place}: not an event: {error}. Record it again.") from None
             self._expect(event.seq == seq, number, seq)
             seq += 1
             yield event
@@ -247,18 +250,18 @@ def _decompressed(file: IO[bytes], path: Path) -> Iterator[bytes]:
         try:
             yield decompressor.decompress(chunk)
         except zlib.error as error:
-            raise LogError(f"{path}: not a gzip file: {error}") from None
+            raise LogError(f"{path}: not a gzip file: {error}. {_RECORD}") from None
 
 
 def _header(line: bytes, path: Path) -> Header:
     if not line:
-        raise LogError(f"{path}: not a minivllm log: there is nothing in it")
+        raise LogError(f"{path}: not a minivllm log: there is nothing in it. {_RECORD}")
     try:
         schema = _ANY_HEADER.decode(line).schema
         if schema == SCHEMA:
             return msgspec.json.decode(line, type=Header)
     except msgspec.DecodeError:
-        raise LogError(f"{path}: not a minivllm log: its first line is no header") from None
+        raise LogError(f"{path}: not a minivllm log: its first line is no header. {_RECORD}") from None
     if not schema.startswith("minivllm.log/"):
-        raise LogError(f"{path}: not a minivllm log, but {schema!r}")
+        raise LogError(f"{path}: not a minivllm log, but {schema!r}. {_RECORD}")
     raise LogError(f"{path}: written as {schema!r}; this version reads {SCHEMA!r}. Record it again with this one.")

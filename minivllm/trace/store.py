@@ -91,7 +91,13 @@ def _write_whole(path: Path, parts: Iterable[bytes]) -> None:
 
 def _write(path: Path, parts: Iterable[bytes]) -> None:
     with path.open("wb") as file:
-        file.writelines(parts)
+        try:
+            file.writelines(parts)
+            file.flush()
+        except OSError as error:
+            # The system names no file where writing fails.
+            error.filename = error.filename or str(path)
+            raise
 
 
 def newest_log() -> Path | None:

@@ -97,8 +97,8 @@ WRONG_CALLS: dict[str, tuple[list[str], int, list[str]]] = {
         1,
         ["--sampling: nested too deeply"],
     ),
-    "no such prompts": (["generate", "--prompts", "none.jsonl"], 1, ["none.jsonl", "No such file"]),
-    "prompts are a folder": (["generate", "--prompts", "."], 1, ["directory"]),
+    "no such prompts": (["generate", "--prompts", "none.jsonl"], 1, ["none.jsonl", "No such file", "look at the path"]),
+    "prompts are a folder": (["generate", "--prompts", "."], 1, ["directory; name a file"]),
     "no such workload": (["simulate", "none.json"], 1, ["none.json", "No such file"]),
     "workload is a folder": (["simulate", "."], 1, ["directory"]),
     "no such log": (["map", "plan", "--log", "none.jsonl"], 1, ["none.jsonl", "No such file"]),
@@ -151,7 +151,7 @@ PROMPTS: dict[str, tuple[bytes, list[str]]] = {
     ),
     "a negative id": (b'{"prompt_token_ids": [-1]}\n', ["line 1", "-1", "0 to 511"]),
     "a huge id": (b'{"prompt_token_ids": [%d]}\n' % 10**30, ["out of range"]),
-    "no text": (b"\xff\xfe\x00", ["prompts.jsonl", "UTF-8"]),
+    "no text": (b"\xff\xfe\x00", ["prompts.jsonl", "UTF-8; convert it first", "iconv"]),
 }
 
 

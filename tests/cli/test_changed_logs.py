@@ -74,3 +74,16 @@ def test_a_comparison_names_the_changed_event_of_either_log(run: Run, own_place:
     assert ended.code == 1
     assert "changed.jsonl: event" in ended.err
     assert "Traceback" not in ended.err
+
+
+_NO_LOGS = [b"", b"\n", b"\0" * 99, b"\xff\xfe{", b"[1]\n", b'{"a": 1}\n', b'{"schema": "x/1"}\n']
+
+
+@pytest.mark.parametrize("content", _NO_LOGS)
+def test_a_file_that_is_no_log_is_told_with_where_logs_come_from(run: Run, content: bytes) -> None:
+    for name in ("log.jsonl", "log.jsonl.gz"):
+        Path(name).write_bytes(content)
+        ended = run("map", "plan", "--log", name)
+        assert (ended.code, ended.out) == (1, "")
+        assert f"{name}: not a " in ended.error
+        assert "Record one with: minivllm trace --out LOG" in ended.error

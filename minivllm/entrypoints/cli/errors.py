@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import sys
@@ -21,6 +22,20 @@ BAD_INPUT = 1
 USAGE = 2
 LACKING = 3
 INTERRUPTED = 130
+
+
+# What helps against an error of the system, behind its own words.
+_REMEDIES = {
+    errno.ENOENT: "look at the path again",
+    errno.EACCES: "change its permissions, or name another place",
+    errno.EPERM: "change its permissions, or name another place",
+    errno.EROFS: "name another place",
+    errno.ENOSPC: "make room, or name another place",
+    errno.EDQUOT: "make room, or name another place",
+    errno.EISDIR: "name a file",
+    errno.ENOTDIR: "a part of the path is a file; name a folder",
+    errno.EEXIST: "a file has that name; name another one",
+}
 
 
 class LackingError(RuntimeError):
@@ -92,12 +107,15 @@ def _fault(logs: list[Path], error: Exception) -> str:
 def _message(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return (
-            "this machine has not enough memory for it; lower max_model_len or num_gpu_blocks, or take a smaller model"
+            "this machine has not enough memory for it; lower max_num_seqs, max_model_len or num_gpu_blocks, "
+            "or take a smaller model"
         )
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
+        return f"{error.filename}: {error.strerror}{remedy}" if error.filename else f"{error.strerror}{remedy}"
     if isinstance(error, UnicodeEncodeError):
         return (
-            f"the output's encoding ({error.encoding}) has no {error.object[error.start]!a}; set PYTHONIOENCODING=utf-8"
+            f"the output's encoding ({error.encoding}) has no {error.object[error.start]!a}; "
+            "set PYTHONIOENCODING=utf-8, or give --ascii where there is a picture"
         )
     return str(error) or type(error).__name__

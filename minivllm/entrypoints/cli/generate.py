@@ -107,7 +107,9 @@ def _collect(prompts: list[str], file: Path | None) -> list[tuple[Any, str]]:
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"{file}: not a text file in UTF-8") from None
+        raise ValueError(
+            f"{file}: not a text file in UTF-8; convert it first, for instance with iconv -f latin1 -t utf-8"
+        ) from None
     # Not splitlines(): JSON strings may hold other line separators than \n.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
@@ -177,6 +179,8 @@ def read_sampling(text: str, flags: dict[str, Any], defaults: dict[str, Any]) ->
 
 def _plain(message: str, given: dict[str, Any]) -> str:
     """msgspec's message in a user's words: "top_p must be a number, got 'high'"."""
+    if message.endswith("`key` in `$.logit_bias`"):
+        return f"logit_bias must have token ids for keys, got {given.get('logit_bias')!r:.80}"
     wrong = re.match(r"Expected `([\w |]+)`.* - at `\$\.(\w+)", message)
     if wrong is None:
         return message

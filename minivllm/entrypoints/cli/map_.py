@@ -43,6 +43,8 @@ _FORMAT_OF_SUFFIX: dict[str, Format] = {
     ".mmd": "mermaid",
     ".mermaid": "mermaid",
 }
+# What a file of these names would hold is none of our forms.
+_NO_FORM = frozenset([".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"])
 # A file has no screen whose width it could take.
 _FILE_WIDTH = 120
 
@@ -119,6 +121,8 @@ def _format(kind: str, asked: Format | None, as_json: bool, output: Path | None)
     """The form that is wanted. Raises BadParameter if the kind has no such form, or two are asked for."""
     if as_json and asked not in (None, "json"):
         raise typer.BadParameter(f"--json and --format {asked} exclude each other: give one")
+    if output is not None and asked is None and not as_json and output.suffix.lower() in _NO_FORM:
+        raise typer.BadParameter(f"--output {output}: no map is drawn as {output.suffix}; take .svg or .html")
     by_name = _FORMAT_OF_SUFFIX.get(output.suffix.lower()) if output is not None else None
     wanted = "json" if as_json else asked or by_name or "rich"
     if wanted == "mermaid" and kind in _INSTEAD_OF_MERMAID:
