@@ -28,6 +28,7 @@ BEYOND: dict[str, tuple[list[str], int, list[str]]] = {
         1,
         ["File exists; a file has that name; name another one"],
     ),
+    "a full disk for a log": (["trace", "a", "--out", "/dev/full"], 1, ["/dev/full: No space left", "(--out)"]),
     "a full disk": (
         ["export", "html", "-s", "hello", "-o", "/dev/full"],
         1,
@@ -41,6 +42,7 @@ def test_what_is_beyond_a_bound_is_told_in_one_line(run: Run, name: str) -> None
     args, code, named = BEYOND[name]
     ended = run(*args)
     assert (ended.code, ended.out) == (code, "")
+    assert ended.error.count("room") <= 1, "one remedy is enough"
     for words in named:
         assert words in ended.error
     assert not list(Path().iterdir()), "nothing is left behind"

@@ -111,7 +111,9 @@ def _message(error: Exception) -> str:
             "or take a smaller model"
         )
     if isinstance(error, OSError) and error.strerror:
-        remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
+        # Words that are not the system's own have their remedy.
+        helps = _REMEDIES.get(error.errno or 0)
+        remedy = f"; {helps}" if helps and error.strerror == os.strerror(error.errno or 0) else ""
         return f"{error.filename}: {error.strerror}{remedy}" if error.filename else f"{error.strerror}{remedy}"
     if isinstance(error, UnicodeEncodeError):
         return (
