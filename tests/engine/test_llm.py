@@ -205,7 +205,8 @@ def test_contradictory_settings_are_refused_before_anything_is_loaded(
     [
         ({"kv_cache_memory_bytes": 10**15}, r"KV blocks take .* MiB are missing; lower num_gpu_blocks_override or kv_"),
         ({"num_gpu_blocks_override": 10**12}, r"^1000000000000 KV blocks take .* lower num_gpu_blocks_override"),
-        ({"max_num_seqs": 10**12, "max_num_batched_tokens": 10**12}, r"max_num_seqs \(1000000000000\) sequences of"),
+        ({"max_num_seqs": 10**9, "max_num_batched_tokens": 10**9}, r"max_num_seqs \(1000000000\) sequences of"),
+        ({"max_num_seqs": 10**12}, r"max_num_seqs must be at most 2147483647, got 1000000000000"),
     ],
 )
 def test_what_no_memory_can_hold_is_told_by_its_setting(

@@ -198,7 +198,7 @@ def test_the_text_of_a_stop_token_is_shown_only_if_asked_for() -> None:
         ({"stop_token_ids": ["x"]}, "stop_token_ids must be a list of token ids"),
         ({"output_kind": "delta"}, "output_kind must be a RequestOutputKind, got 'delta'"),
         ({"ignore_eos": "no"}, "ignore_eos must be True or False, got 'no'"),
-        ({"max_tokens": 2.5}, "max_tokens must be at least 1, got 2.5"),
+        ({"max_tokens": 2.5}, "max_tokens must be a whole number, got 2.5"),
         ({"n": "3"}, "got '3'"),
         ({"stop": "x", "detokenize": False}, "detokenize is False"),
         ({"n": 0}, "n must be at least 1 and at most 16384, got 0"),
