@@ -1,8 +1,31 @@
-"""Owns the few lines that both attention kernels share: pages, splits, and one step of the online softmax."""
+"""Owns the few lines that attention kernels share: pages, splits, one step of the online softmax, and what one kernel
+leaves for another."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
+
 from minivllm.kernels.triton_guard import jit, tl
+
+
+class SharedPrefix(NamedTuple):
+    """Attention of every request to the first tokens of its context, which are the same tokens for all of them.
+
+    `prefix_attention` makes it, and `paged_decode` joins it with attention to the tokens behind. Like the splits of one
+    context, each part is normalised for itself, and its softmax sum says what share of the whole it has.
+
+    Attributes:
+        num_tokens: (1,) int32 on the device: how many tokens. No context is shorter.
+        out: (requests, num_heads, splits, head_dim) float32, scaled as the values are; 0 where a split has no tokens.
+        lse: (requests, num_heads, splits) float32, log2 of the softmax sums; -inf where a split has no tokens, and for
+            a request without any (a padding row).
+    """
+
+    num_tokens: torch.Tensor
+    out: torch.Tensor
+    lse: torch.Tensor
 
 
 @jit
