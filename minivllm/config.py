@@ -13,8 +13,9 @@ import msgspec
 Semantics = Literal["fixed", "vllm-0.27.1"]
 SchedulerPolicy = Literal["fcfs", "priority"]
 BatchKind = Literal["slots", "rows"]
-# Which steps run as recorded graphs on a GPU: none, those of decodes only, or those with prompts in them, too.
-CUDAGraphMode = Literal["NONE", "FULL_DECODE_ONLY", "FULL"]
+# Which steps run as recorded graphs on a GPU: none, those of decodes only, or those with prompts in them, too; and
+# whether as one graph, or in pieces between the calls of attention.
+CUDAGraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 # What the KV cache stores: the model's own numbers, or 8 bits each.
 CacheDType = Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"]
 # What logprobs tell: log probabilities or logits, as the model gave them or as they were drawn from.
@@ -179,7 +180,8 @@ class VllmConfig(msgspec.Struct, frozen=True, kw_only=True):
         batch: How the worker keeps its batch: "slots" (a request never moves) or "rows" (compacted every step).
         stream_interval: Tokens from one output of a request to the next; its first and last output always come.
         attention_backend: Its name, to have that one or an error; None takes the best that can run.
-        cudagraph_mode: Which steps run as graphs; None is FULL_DECODE_ONLY on a GPU that can, and NONE elsewhere.
+        cudagraph_mode: Which steps run as graphs; None is FULL_DECODE_ONLY on a GPU whose attention can be recorded,
+            PIECEWISE where it cannot, and NONE elsewhere.
     """
 
     model_config: ModelConfig

@@ -1,4 +1,4 @@
-"""Owns the interface between a model and the attention kernels, and the choice of kernels.
+"""Owns the interface between a model and the attention kernels.
 
 The KV cache of one layer is logically
 
@@ -7,17 +7,15 @@ The KV cache of one layer is logically
 so that *slot* `block * block_size + offset` is one token's keys (or values) of all heads, contiguous. What a step needs
 to know about its batch arrives as an explicit `AttentionMetadata`; there is no global context.
 
-Upstream: vllm/v1/attention/backend.py and vllm/v1/attention/selector.py.
+Upstream: vllm/v1/attention/backend.py.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from enum import IntEnum
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -45,12 +43,24 @@ class AttentionMetadata:
     block_size: int
 
 
+class AttentionCGSupport(IntEnum):
+    """Of which steps a backend lets its calls be recorded in a CUDA graph, from none to all."""
+
+    NEVER = 0
+    UNIFORM_SINGLE_TOKEN_DECODE = 1  # one new token for each request
+    UNIFORM_BATCH = 2  # the same number of new tokens for each
+    ALWAYS = 3  # prompts and decodes together
+
+
 class AttentionBackend(ABC, Generic[Prepared]):
     """One way to compute attention. `prepare` runs once a step, `forward` once a layer."""
 
     name: str
     # Whether `forward_unrotated` is there: for models on our kernels it saves two launches a layer.
     takes_unrotated: ClassVar[bool] = False
+    # Whether it works on our kernels' batch (`PagedBackend`): then the model's layers run on kernels as well.
+    on_kernels: ClassVar[bool] = False
+    graph_support: AttentionCGSupport = AttentionCGSupport.NEVER
 
     @staticmethod
     def kv_cache_shape(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[int, ...]:
@@ -111,86 +121,3 @@ class AttentionBackend(ABC, Generic[Prepared]):
             (tokens, num_heads, head_dim)
         """
         raise NotImplementedError(f"the attention backend {self.name} takes rotated queries and keys only")
-
-
-# In the order of preference.
-_BACKENDS = ("triton", "flash_attn", "flashinfer", "torch_sdpa")
-# What others compute, and the package that has it. Nothing here calls it yet: the reasons say so.
-_FOREIGN = {"flash_attn": ("FlashAttention", "flash-attn"), "flashinfer": ("FlashInfer", "flashinfer-python")}
-
-
-def select_backend(
-    device: torch.device,
-    head_dim: int,
-    dtype: torch.dtype,
-    windows: Collection[int | None] = (None,),
-    forced: str | None = None,
-) -> tuple[AttentionBackend[Any], dict[str, str]]:
-    """Choose the attention backend for a device, a head size and a precision.
-
-    Args:
-        device: Where the model is.
-        head_dim: Its head size.
-        dtype: Its precision.
-        windows: The different sliding windows of its layers; None among them is full attention.
-        forced: A backend's name, to have that one or an error; None takes the best that can run.
-
-    Returns:
-        The backend, and for every backend the reason why it was taken or left.
-
-    Raises:
-        ValueError: The forced backend is unknown, or cannot run here.
-    """
-    if forced is not None and forced not in _BACKENDS:
-        raise ValueError(f"unknown attention backend {forced!r}; known are {', '.join(_BACKENDS)}")
-    foreign = {name: _why_not_foreign(name, device) for name in _FOREIGN}
-    if forced in foreign:
-        raise ValueError(f"attention backend {forced!r} cannot run: {foreign[forced]}; leave the choice open")
-    left = {name: f"left: {why}" for name, why in foreign.items()}
-    obstacle = _why_not_triton(device, dtype, is_forced=forced == "triton")
-    if forced == "triton" and obstacle is not None:
-        raise ValueError(f"attention backend 'triton' cannot run: {obstacle}; leave the choice open")
-    chosen = "it was asked for, and runs" if forced else "runs"
-    if forced == "triton" or (forced is None and obstacle is None):
-        from minivllm.attention.triton import TritonBackend
-
-        where = "on this GPU" if device.type == "cuda" else "in Triton's interpreter"
-        reasons = {"triton": f"taken: {chosen} {where}, {dtype}, head size {head_dim}"}
-        return TritonBackend(), {
-            **reasons,
-            **left,
-            "torch_sdpa": "left: triton is faster, and gives the same up to rounding",
-        }
-    from minivllm.attention.torch_sdpa import TorchSdpaBackend
-
-    reasons = {"triton": f"left: {obstacle or 'another one was asked for'}", **left}
-    reasons["torch_sdpa"] = f"taken: {chosen} on any device, here {device.type}, {dtype}, head size {head_dim}"
-    return TorchSdpaBackend(windows), reasons
-
-
-def _why_not_triton(device: torch.device, dtype: torch.dtype, is_forced: bool) -> str | None:
-    """What keeps our kernels from running here; None if nothing does. Triton is imported only where there is a GPU."""
-    if device.type != "cuda":
-        if os.environ.get("TRITON_INTERPRET") != "1":
-            return f"the model is on a {device.type.upper()}: no GPU here"
-        if not is_forced:
-            return (
-                f"no GPU here, only Triton's interpreter on a {device.type.upper()}, which is slow; ask for it by name"
-            )
-        if dtype == torch.bfloat16:
-            return "Triton's interpreter cannot multiply bfloat16; take float32"
-    elif torch.version.hip is None and (capability := torch.cuda.get_device_capability(device)) < (8, 0):
-        return f"this GPU has compute capability {capability[0]}.{capability[1]}, and the kernels need 8.0"
-    from minivllm.kernels.triton_guard import HAS_TRITON
-
-    return None if HAS_TRITON else "Triton is not installed; pip install triton"
-
-
-def _why_not_foreign(name: str, device: torch.device) -> str:
-    """What keeps another project's kernels from running here."""
-    project, package = _FOREIGN[name]
-    if device.type != "cuda":
-        return f"{project} needs a GPU, and the model is on a {device.type.upper()}"
-    if importlib.util.find_spec(name) is None:
-        return f"the package {package} is not installed, and minivllm has no code that would call it"
-    return f"{package} is installed, and minivllm has no code that calls it: triton reads pages of any size"

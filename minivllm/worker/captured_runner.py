@@ -15,13 +15,15 @@ Upstream: vllm/v1/worker/gpu/model_runner.py::GPUModelRunner.execute_model.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
 
-from minivllm.attention.triton import parts_of
+from minivllm.attention.backend import AttentionMetadata
+from minivllm.attention.paged import PagedBackend, parts_of
 from minivllm.config import VllmConfig
 from minivllm.core.scheduler_output import LogprobsLists, ModelRunnerOutput, SchedulerOutput
 from minivllm.models.registry import CausalLM
@@ -31,6 +33,7 @@ from minivllm.worker.device_mirror import DeviceMirror
 from minivllm.worker.device_requests import Limits
 from minivllm.worker.device_step import DeviceStep, ForwardOutput, Layout
 from minivllm.worker.gpu_model_runner import ExecuteModelState, GPUModelRunner
+from minivllm.worker.piecewise_graphs import CudaRecorder, PiecewiseGraphs
 from minivllm.worker.prepared_batch import PreparedBatch, prepare
 from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling_rows import logprobs_of_requests, prompt_chunks, sampling_metadata
@@ -41,7 +44,8 @@ UNKNOWN_TOKEN = -1
 # How long recording may hold up the start; what is left is recorded when it is first needed.
 _CAPTURE_SECONDS = 3.0
 
-# Replayed; launched and sampled on the device; sampled with the host; all as a runner without graphs does it.
+# Replayed; launched (in pieces or not) and sampled on the device; sampled with the host; all as a runner without graphs
+# does it.
 Way = Literal["graph", "device", "host", "checked"]
 
 
@@ -80,7 +84,7 @@ class CapturedModelRunner(GPUModelRunner):
     Args:
         vllm_config: Limits and block size.
         model: On the device.
-        attention: Our own kernels: they can be captured.
+        attention: On our kernels; which steps are captured as a whole is for the mode to say.
         device: A GPU. On a CPU, in Triton's interpreter, steps take the same ways, only that nothing is recorded.
         dtype: Of the model.
         cache_dtype: Of the KV cache.
@@ -111,7 +115,8 @@ class CapturedModelRunner(GPUModelRunner):
             limits.max_model_len,
             self.block_size,
         )
-        self._dispatcher = GraphDispatcher(limits.max_num_seqs, capture_mixed=vllm_config.cudagraph_mode == "FULL")
+        mode = vllm_config.cudagraph_mode or "FULL_DECODE_ONLY"
+        self._dispatcher = GraphDispatcher.for_mode(mode, limits.max_num_seqs)
         self._tokens = SampledTokens(limits.max_num_seqs, device)
         self._in_flight: list[StepInFlight] = []
         self._way: Way = "device"
@@ -119,11 +124,17 @@ class CapturedModelRunner(GPUModelRunner):
     @torch.inference_mode()
     def initialize_kv_cache(self, num_blocks: int) -> None:
         super().initialize_kv_cache(num_blocks)
-        self._step = DeviceStep(self.model, self.kv_caches, self.attention, self._limits)
+        attention = cast("PagedBackend[Any]", self.attention)
+        self._step = DeviceStep(self.model, self.kv_caches, attention, self._limits)
         self._mirror = DeviceMirror(self.batch.columns, self._step)
         self._graphs = CudaGraphs(self._step.run, self.device)
-        if self.device.type == "cuda":
-            self._graphs.capture(self._dispatcher.first_shapes(), _CAPTURE_SECONDS)
+        is_gpu = self.device.type == "cuda"
+        recorder = CudaRecorder(self.device) if is_gpu else None
+        self._pieces = PiecewiseGraphs(self._step.model_forward, self._step.slot_mapping, attention, recorder)
+        if is_gpu:  # pieces first: what they take is larger
+            begin = time.monotonic()
+            self._pieces.capture(self._dispatcher.first_pieces(), _CAPTURE_SECONDS / 2)
+            self._graphs.capture(self._dispatcher.first_shapes(), begin + _CAPTURE_SECONDS - time.monotonic())
 
     # ---- execute --------------------------------------------------------------------------------------------------
 
@@ -148,11 +159,15 @@ class CapturedModelRunner(GPUModelRunner):
             return "checked", Dispatch("NONE", own, "drafts are checked on the host")
         found = self._dispatcher.dispatch(lengths)
         obstacle = self._mirror.why_host(batch.places, batch.seq_lens - lengths, batch.seq_lens)
+        if obstacle is None and self._mirror.has_penalties(batch.places):
+            found = replace(found, shape=replace(found.shape, with_penalties=True))
+        if found.mode == "PIECEWISE":  # sampling comes after the pieces, wherever it is done
+            why = self._pieces.why_not(found.shape.num_tokens)
+            reasons = "; ".join(filter(None, (found.reason, obstacle, why)))
+            return "device" if obstacle is None else "host", replace(found, reason=reasons)
         if obstacle is not None:
             own = StepShape(int(lengths.sum()), len(lengths), 0)
             return "host", Dispatch("NONE", own, obstacle)
-        if self._mirror.has_penalties(batch.places):
-            found = replace(found, shape=replace(found.shape, with_penalties=True))
         if found.mode == "NONE":
             return "device", found
         if self.device.type == "cuda" and (why := self._graphs.why_not(found.shape)):
@@ -181,9 +196,13 @@ class CapturedModelRunner(GPUModelRunner):
     def _forward(self, batch: PreparedBatch) -> Any:
         if self._way == "checked":
             return super()._forward(batch)
-        lengths = batch.num_scheduled
-        layout = Layout(int(batch.query_start_loc[-1]), len(lengths), parts_of(lengths, batch.seq_lens))
-        return self._step.forward(layout)
+        lengths, found = batch.num_scheduled, self.last_dispatch
+        assert found is not None, "a batch is prepared before it is computed"
+        layout = Layout(found.shape.num_tokens, len(lengths), parts_of(lengths, batch.seq_lens))
+        host = AttentionMetadata(
+            batch.query_start_loc, batch.seq_lens, batch.block_table, batch.slot_mapping, self.block_size
+        )
+        return self._step.forward(layout, host, self._pieces.run if found.mode == "PIECEWISE" else None)
 
     # ---- sample ---------------------------------------------------------------------------------------------------
 

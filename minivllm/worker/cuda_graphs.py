@@ -7,9 +7,11 @@ rest is padding: slots of -1, lengths of 0.
 
     decodes, one token each    5 requests -> shape (8 tokens, 8 requests, 1)      FULL
     prompts and decodes        300 tokens -> shape (304 tokens, ...)              FULL, if mixed steps are captured
+    the same                   300 tokens -> 304 tokens, requests as they are     PIECEWISE, if the mode has it
     more than the largest                                                         NONE: launched kernel by kernel
 
-(vLLM also has PIECEWISE graphs, with attention outside of them, for backends that cannot be captured. Ours can.)
+PIECEWISE is the model without attention, see `piecewise_graphs.py`: for attention that cannot be captured, or only for
+decodes. The mode that is asked for and what the attention backend supports give the mode that is had.
 
 Upstream: vllm/v1/worker/gpu/cudagraph_utils.py::CudaGraphManager.
 """
@@ -27,12 +29,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from minivllm.attention.backend import AttentionCGSupport
+from minivllm.config import CUDAGraphMode
+
 # vLLM's default of max_cudagraph_capture_size: it launches longer steps kernel by kernel. Decodes go on here: even with
 # 1,024 requests a small model's kernels end sooner than the host can launch them.
 _LARGEST = 512
 _FEW = 8
 
-GraphMode = Literal["NONE", "FULL"]
+GraphMode = Literal["NONE", "PIECEWISE", "FULL"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,31 @@ def longer_decodes(max_num_seqs: int, query_len: int = 1) -> list[int]:
     return [*range(_LARGEST + 32, min(end, 1025), 32), *range(1088, end, 64)]
 
 
+def resolve_cudagraph_mode(
+    asked: CUDAGraphMode | None, support: AttentionCGSupport, backend: str
+) -> tuple[CUDAGraphMode, str | None]:
+    """The mode that is had of the one that was asked for, and what had to be changed about it.
+
+    Args:
+        asked: None is the default: decodes as whole graphs, or the model in pieces where that cannot be.
+        support: Of which steps the attention backend can be recorded.
+        backend: Its name.
+
+    Raises:
+        ValueError: Whole graphs of all steps were asked for, and attention can be recorded in none.
+    """
+    if asked is None:
+        return ("FULL_DECODE_ONLY", None) if support else ("PIECEWISE", f"{backend} cannot be recorded")
+    mode, what = asked, f"attention backend {backend} supports graphs {support.name}"
+    if mode == "FULL" and support == AttentionCGSupport.NEVER:
+        raise ValueError(f"cudagraph_mode FULL cannot be had: {what}; take PIECEWISE")
+    if mode == "FULL" and support < AttentionCGSupport.ALWAYS:
+        mode = "FULL_AND_PIECEWISE"
+    if mode in ("FULL_DECODE_ONLY", "FULL_AND_PIECEWISE") and support == AttentionCGSupport.NEVER:
+        mode = "PIECEWISE"
+    return mode, None if mode == asked else f"{mode} instead of {asked}: {what}"
+
+
 class GraphDispatcher:
     """Finds the shape of a step. Pure arithmetic.
 
@@ -90,20 +120,48 @@ class GraphDispatcher:
         max_num_seqs: The most requests of a step.
         query_len: Tokens of a request that only decodes: 1, or 1 + the number of drafts.
         capture_mixed: Whether steps with prompts in them are captured, too.
+        piecewise: Whether what is not captured as a whole is captured without attention.
+        capture_decodes: Whether steps of decodes are captured as a whole.
     """
 
-    def __init__(self, max_num_seqs: int, query_len: int = 1, capture_mixed: bool = False) -> None:
+    def __init__(
+        self,
+        max_num_seqs: int,
+        query_len: int = 1,
+        capture_mixed: bool = False,
+        piecewise: bool = False,
+        capture_decodes: bool = True,
+    ) -> None:
         self._query_len = query_len
         self._max_num_seqs = max_num_seqs
         sizes = capture_sizes(max_num_seqs, query_len)
         # Whole requests only: with 3 tokens each, the graph of 8 tokens becomes one of 9. None for more than can come.
         below = [size for size in sizes + longer_decodes(max_num_seqs, query_len) if size < max_num_seqs * query_len]
         self._decodes = sorted({min(-(-size // query_len), max_num_seqs) for size in below} | {max_num_seqs})
+        self._decodes = self._decodes if capture_decodes else []
         self._mixed = sizes if capture_mixed else []
+        self._pieces = sizes if piecewise else []
+
+    @classmethod
+    def for_mode(cls, mode: CUDAGraphMode, max_num_seqs: int) -> GraphDispatcher:
+        """The one of a mode that is had."""
+        return cls(
+            max_num_seqs,
+            capture_mixed=mode == "FULL",
+            piecewise=mode in ("PIECEWISE", "FULL_AND_PIECEWISE"),
+            capture_decodes=mode != "PIECEWISE",
+        )
+
+    def first_pieces(self) -> list[int]:
+        """Numbers of tokens that are captured without attention, in the order of their worth: see `first_shapes`."""
+        largest, few = self._pieces[-1:], [size for size in self._pieces[:-1] if size <= _FEW]
+        return [*largest, *few, *[size for size in self._pieces[-2::-1] if size > _FEW]]
 
     def first_shapes(self) -> list[StepShape]:
         """All shapes in the order of their worth: the largest, which makes the pool large enough; a few small ones,
         where launching costs most; then the other decodes and the mixed steps, the largest first."""
+        if not (self._decodes or self._mixed):
+            return []
         largest, *others = self.shapes()
         few = [shape for shape in others if shape.query_len and shape.num_requests <= _FEW]
         rest = [shape for shape in others if shape not in few]
@@ -127,6 +185,11 @@ class GraphDispatcher:
             shape = self._decode_shape(self._decodes[bisect_left(self._decodes, requests)])
             return Dispatch("FULL", shape, f"{requests} decodes, padded to {shape.num_requests}")
         own = StepShape(tokens, requests, self._query_len if is_uniform else 0)
+        if self._pieces and tokens <= self._pieces[-1]:
+            shape = StepShape(self._pieces[bisect_left(self._pieces, tokens)], requests, own.query_len)
+            return Dispatch("PIECEWISE", shape, f"{tokens} tokens, padded to {shape.num_tokens}; attention is not")
+        if self._pieces:
+            return Dispatch("NONE", own, f"{tokens} tokens, and the largest pieces have {self._pieces[-1]}")
         if is_uniform:
             return Dispatch("NONE", own, f"{requests} decodes, and the largest graph has {_last(self._decodes)}")
         if not self._mixed:

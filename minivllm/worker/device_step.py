@@ -11,6 +11,7 @@ Upstream: vllm/v1/worker/gpu/model_runner.py::GPUModelRunner.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,8 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from minivllm.attention.backend import AttentionBackend
-from minivllm.attention.triton import Parts, TritonBatch
+from minivllm.attention.backend import AttentionBackend, AttentionMetadata
+from minivllm.attention.paged import PagedBackend, PagedMetadata, Parts
 from minivllm.kernels.append_blocks import append_blocks
 from minivllm.kernels.pack_inputs import BatchRows, PackedInputs, pack_inputs
 from minivllm.kernels.sample import sample
@@ -59,6 +60,10 @@ class Layout:
         return self.parts.num_decodes == self.num_requests
 
 
+# Hidden states of so many tokens of the packed inputs, given what attention takes.
+ModelForward = Callable[[int, Any], torch.Tensor]
+
+
 class ForwardOutput(NamedTuple):
     """Hidden states of a step's tokens, and where each request's last one is."""
 
@@ -73,7 +78,7 @@ class DeviceStep:
     Args:
         model: With its weights, on the device.
         kv_caches: One a layer.
-        attention: Our own kernels.
+        attention: On our kernels.
         limits: How large the buffers are.
 
     Attributes:
@@ -82,7 +87,7 @@ class DeviceStep:
     """
 
     def __init__(
-        self, model: CausalLM, kv_caches: list[torch.Tensor], attention: AttentionBackend[Any], limits: Limits
+        self, model: CausalLM, kv_caches: list[torch.Tensor], attention: PagedBackend[Any], limits: Limits
     ) -> None:
         self._model, self._kv_caches, self._attention, self._limits = model, kv_caches, attention, limits
         device, seqs = kv_caches[0].device, limits.max_num_seqs
@@ -128,8 +133,16 @@ class DeviceStep:
         """One step of a shape, on what was staged: what a graph records."""
         self.sample(self.forward(Layout.of_shape(shape)), shape.with_penalties)
 
-    def forward(self, layout: Layout) -> ForwardOutput:
-        """Everything up to the hidden states."""
+    def forward(
+        self, layout: Layout, host: AttentionMetadata | None = None, model_forward: ModelForward | None = None
+    ) -> ForwardOutput:
+        """Everything up to the hidden states.
+
+        Args:
+            layout: What is launched.
+            host: The batch as the host knows it; None while it is recorded.
+            model_forward: Runs the model in another way.
+        """
         requests, tokens = layout.num_requests, layout.num_tokens
         slot, computed, scheduled, sampled_slot, index, block = self._staged.on_device[:, :requests].unbind(0)
         inputs = PackedInputs(
@@ -141,18 +154,25 @@ class DeviceStep:
         table = self.requests.table
         append_blocks(table.block_ids, slot, index, block)
         pack_inputs(table, BatchRows(slot, computed, scheduled), self._limits.block_size, inputs)
-        batch = TritonBatch(
-            inputs.query_start_loc,
-            inputs.seq_lens,
-            inputs.block_table,
-            inputs.slot_mapping,
-            *layout.parts,
-        )
-        hidden = self._model.forward(inputs.input_ids, inputs.positions, self._kv_caches, self._attention, batch)
-        last = hidden
+        tables = (inputs.query_start_loc, inputs.seq_lens, inputs.block_table, inputs.slot_mapping)
+        batch = self._attention.on_device(PagedMetadata(*tables, layout.parts), host)
+        if model_forward is None:
+            hidden = self.model_forward(tokens, self._attention, batch)
+        else:
+            hidden = model_forward(tokens, batch)
+        last = hidden[:requests]
         if not layout.is_decode:
             last = hidden.index_select(0, (inputs.query_start_loc[1:] - 1).clamp_min(0))
         return ForwardOutput(hidden, last, SamplingRows(sampled_slot, inputs.seq_lens))
+
+    def model_forward(self, num_tokens: int, attention: AttentionBackend[Any], batch: Any) -> torch.Tensor:
+        """Hidden states, (tokens, hidden_size), of the inputs that were packed last."""
+        input_ids, positions = self._inputs.input_ids[:num_tokens], self._inputs.positions[:num_tokens]
+        return self._model.forward(input_ids, positions, self._kv_caches, attention, batch)
+
+    def slot_mapping(self, num_tokens: int) -> torch.Tensor:
+        """Where the keys and values of the inputs are written, (tokens,)."""
+        return self._inputs.slot_mapping[:num_tokens]
 
     def sample(self, step: ForwardOutput, with_penalties: bool) -> None:
         """Everything after that."""

@@ -75,7 +75,7 @@ class GPUModelRunner:
     ) -> None:
         self.model = model
         self.attention = attention
-        with_kernels = has_kernels(device) or attention.name == "triton"
+        with_kernels = has_kernels(device) or attention.on_kernels
         self.sampler = Sampler(vllm_config.model_config.logprobs_mode, with_kernels)
         self.prompt_logprobs_worker = PromptLogprobsWorker(vllm_config.model_config.logprobs_mode)
         self.batch = _new_batch(vllm_config)

@@ -118,7 +118,7 @@ def _batch_of(lengths: np.ndarray, runner: GPUModelRunner) -> PreparedBatch:
     requests = len(lengths)
     blocks = -(-int(lengths.max()) // runner.block_size)
     # Our kernels skip a slot of -1; other backends write everything over the first slot.
-    slot = -1 if runner.attention.name == "triton" else 0
+    slot = -1 if runner.attention.on_kernels else 0
     return PreparedBatch(
         req_ids=[""] * requests,
         places=np.arange(requests),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from minivllm.attention.backend import select_backend
+from minivllm.attention.selector import select_backend
 from minivllm.config import VllmConfig
 from minivllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from minivllm.layers.linear import pack_weights
@@ -94,8 +94,12 @@ class Worker:
             self.dtype,
             model.config.windows,
             self._config.attention_backend,
+            num_heads=model.config.num_attention_heads,
+            num_kv_heads=model.config.num_key_value_heads,
+            block_size=self._config.cache_config.block_size,
+            kv_cache_dtype=self._config.cache_config.cache_dtype,
         )
-        if attention.name == "triton":
+        if attention.on_kernels:
             model.use_kernels()
         else:
             pack_weights(model, most_copied_bytes=free_memory(self.device) // 4)

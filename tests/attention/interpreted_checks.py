@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from minivllm import LLM, SamplingParams
-from minivllm.attention.backend import AttentionMetadata, select_backend
+from minivllm.attention.backend import AttentionMetadata
+from minivllm.attention.selector import select_backend
 from minivllm.attention.torch_sdpa import TorchSdpaBackend
 from minivllm.attention.triton import TritonBackend
 from minivllm.models.loader import ModelLoader

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from minivllm.attention.backend import AttentionMetadata, select_backend
+from minivllm.attention.backend import AttentionMetadata
+from minivllm.attention.selector import select_backend
 from minivllm.attention.torch_sdpa import TorchSdpaBackend
 
 HEAD_DIM = 8

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from minivllm.attention.backend import select_backend
+from minivllm.attention.selector import select_backend
 from minivllm.kernels.triton_guard import HAS_TRITON
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +65,7 @@ def test_in_the_interpreter(name):
     ],
 )
 def test_a_batch_is_parted_among_kernels(query_lens, computed, parts):
-    from minivllm.attention.triton import parts_of
+    from minivllm.attention.paged import parts_of
 
     query = np.array(query_lens, dtype=np.int32)
     assert parts_of(query, query + np.array(computed, dtype=np.int32)) == parts

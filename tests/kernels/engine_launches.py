@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from minivllm.attention.triton import Parts, TritonBackend
+from minivllm.attention.paged import Parts
+from minivllm.attention.triton import TritonBackend
 from minivllm.bench.shapes import model_arguments, shape_names
 from minivllm.models.config import from_folder
 from minivllm.models.model_zoo import find_model

@@ -36,7 +36,7 @@ class FakeStep(DeviceStep):
         super().__init__(*args)
         self.cache = torch.full((self._kv_caches[0].shape[1] * self._limits.block_size,), UNWRITTEN)
 
-    def forward(self, layout: Layout) -> ForwardOutput:
+    def forward(self, layout: Layout, host: Any = None, model_forward: Any = None) -> ForwardOutput:
         requests, tokens, size = layout.num_requests, layout.num_tokens, self._limits.block_size
         slot, computed, scheduled, sampled_slot, index, block = self._staged.on_device[:, :requests].unbind(0)
         table = self.requests.table
@@ -69,6 +69,7 @@ class FakeStep(DeviceStep):
 
 class FakeAttention:
     name = "fake"
+    on_kernels = False
 
     @staticmethod
     def kv_cache_shape(num_blocks: int, *sizes: int) -> tuple[int, ...]:

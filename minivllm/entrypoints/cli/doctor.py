@@ -150,13 +150,13 @@ def _steps() -> Finding:
         return Finding("steps", "missing", "cannot be looked at without torch")
     import torch
 
-    from minivllm.attention.backend import select_backend
+    from minivllm.attention.selector import select_backend
     from minivllm.config import ModelConfig, VllmConfig
     from minivllm.worker.runner_choice import why_no_graphs
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     attention, _ = select_backend(device, 128, torch.bfloat16 if device.type == "cuda" else torch.float32)
-    obstacle = why_no_graphs(VllmConfig(model_config=ModelConfig(model="any")), attention.name, device)
+    obstacle = why_no_graphs(VllmConfig(model_config=ModelConfig(model="any")), attention, device)
     if obstacle is None:
         return Finding("steps", "ok", f"decodes as CUDA graphs, planned ahead; attention by {attention.name}")
     return Finding("steps", "ok", f"launched one operation after the other: {obstacle}; attention by {attention.name}")

@@ -62,7 +62,7 @@ class KernelProbes:
         if not self._has_device:
             return "forward"
         batch = call.args[0].last_batch
-        return "forward" if batch is None or batch.graph_mode == "NONE" else "replay"
+        return "replay" if batch is not None and batch.graph_mode == "FULL" else "forward"
 
 
 def _device_ns(row: Any) -> int:

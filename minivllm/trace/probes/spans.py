@@ -99,7 +99,7 @@ class SpanProbes:
         elif self._prepared is not None:
             # All in one; the first step of a shape is launched kernel by kernel, and recorded behind that.
             before, timer = self._prepared
-            name = "replay" if before.result.graph_mode != "NONE" else "forward"
+            name = "replay" if before.result.graph_mode == "FULL" else "forward"
         else:
             return
         self._later(self._span("worker", name, call, before.end_ns), name, timer.stop())
