@@ -16,6 +16,10 @@ from minivllm.trace.reader import Log
 _OURS = "minivllm.worker.cuda_graphs:GraphDispatcher.dispatch"
 _VLLM = "vllm/v1/worker/gpu/cudagraph_utils.py::CudaGraphManager.dispatch"
 _LARGEST = 512
+_WAYS = {
+    "NONE": "launched kernel by kernel (mode NONE)",
+    "PIECEWISE": "in graphs of everything but attention (PIECEWISE)",
+}
 
 
 def capture_sizes(max_num_seqs: int, query_len: int = 1) -> list[int]:
@@ -71,7 +75,7 @@ def graph(log: Log, ask: Ask) -> Explanation:
     explanation = Explanation(
         "graph",
         f"Iteration {step} ran {counted(tokens, 'token')} of {counted(len(query_lens), 'request')} "
-        + (f"launched kernel by kernel (mode NONE): {why}." if mode == "NONE" else f"in one graph ({mode}): {why}."),
+        + f"{_WAYS.get(mode, f'in one graph ({mode})')}: {why}.",
         "padding = smallest captured size that holds the step - tokens of the step",
         f"padding = {padded} - {tokens} = {padded - tokens}",
         {

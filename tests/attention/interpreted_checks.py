@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from minivllm import LLM, SamplingParams
+from minivllm.attention import libraries
 from minivllm.attention.backend import AttentionMetadata
 from minivllm.attention.selector import select_backend
 from minivllm.attention.torch_sdpa import TorchSdpaBackend
@@ -26,6 +27,7 @@ from minivllm.worker.cuda_graphs import CudaGraphs, GraphDispatcher
 from minivllm.worker.device_requests import Draw, Limits
 from minivllm.worker.device_step import DeviceStep
 from minivllm.worker.staging import SampledTokens
+from tests.attention import fake_libraries
 from tests.kernels.grids.setup import assert_near, fill_pages
 from tests.models.checkpoints import save_model
 from tests.models.kernel_checks import few_programs
@@ -199,6 +201,39 @@ def check_draws(device: str) -> None:
         ]
     assert got[1] == got[0], f"{got[1]} instead of {got[0]}"
     assert all(len(tokens) >= 2 for tokens in got[0])
+
+
+def check_libraries(device: str) -> None:
+    """Kernels of other projects through the runner with graphs: whole ones, and pieces with attention between them."""
+    assert device == "cpu", "their packages are replaced by fakes"
+    libraries._why_not_here = lambda project, needs: None
+    libraries._HALF, libraries._FLASHINFER_HEADS = (torch.float32,), (8,)
+    libraries.capability_of = lambda device: (9, 0)
+    modes: list[str] = []
+    dispatch = CapturedModelRunner._dispatch
+
+    def spy(runner, batch):
+        way, found = dispatch(runner, batch)
+        modes.append(found.mode)
+        return way, found
+
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as site:
+        fake_libraries.install(["flash_attn_interface", "flashinfer"], Path(site))
+        save_model("qwen3", Path(folder), initializer_range=0.3)
+        expected = generate(folder, PROMPTS[:4], attention_backend="torch_sdpa", device=device)
+        CapturedModelRunner._dispatch = spy
+        try:
+            for backend, mode, found in (
+                ("flash_attn", "FULL_AND_PIECEWISE", {"FULL", "PIECEWISE", "NONE"}),
+                ("flashinfer", "FULL_DECODE_ONLY", {"PIECEWISE", "NONE"}),
+            ):
+                modes.clear()
+                got = generate(folder, PROMPTS[:4], attention_backend=backend, device=device, cudagraph_mode=mode)
+                assert got == expected, f"{backend}: {got} instead of {expected}"
+                assert set(modes) <= found, f"{backend}: {modes}"
+                assert found - {"NONE"} <= set(modes), f"{backend}: {modes}"
+        finally:
+            CapturedModelRunner._dispatch = dispatch
 
 
 def check_window(device: str) -> None:

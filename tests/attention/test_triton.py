@@ -22,7 +22,7 @@ from minivllm.kernels.triton_guard import HAS_TRITON
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed on this machine")
-CHECKS = ["forward", "unrotated", "selection", "rows", "window", "device_step", "captured", "draws"]
+CHECKS = ["forward", "unrotated", "selection", "rows", "window", "device_step", "captured", "draws", "libraries"]
 
 
 @cache

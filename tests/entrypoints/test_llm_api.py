@@ -114,7 +114,7 @@ def test_eager_is_how_it_runs_and_graphs_are_refused_where_there_could_be_any(ti
         LLM(model=str(tiny_model), **SMALL, cudagraph_mode="FULL")
     nested = {"cudagraph_mode": "NONE"}
     assert LLM(model=str(tiny_model), **SMALL, compilation_config=nested).generate("A", GREEDY)[0].finished
-    with pytest.raises(ValueError, match="cudagraph_mode must be one of NONE, PIECEWISE, FULL, .*, got 'HALF'"):
+    with pytest.raises(ValueError, match=r"cudagraph_mode must be one of NONE, PIECEWISE, FULL, .*, got 'HALF'"):
         LLM(model=str(tiny_model), **SMALL, compilation_config={"cudagraph_mode": "HALF"})
     with pytest.raises(ValueError, match="enforce_eager asks for no CUDA graphs, cudagraph_mode FULL for some"):
         LLM(model=str(tiny_model), **SMALL, cudagraph_mode="FULL", enforce_eager=True)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from minivllm.worker.cuda_graphs import CudaGraphs, GraphDispatcher, StepShape, capture_sizes
+from minivllm.attention.backend import AttentionCGSupport
+from minivllm.worker.cuda_graphs import (
+    CudaGraphs,
+    GraphDispatcher,
+    StepShape,
+    capture_sizes,
+    resolve_cudagraph_mode,
+)
 from minivllm.worker.staging import SampledTokens, StagedRows
 
 
@@ -42,6 +49,55 @@ def test_mixed_steps_find_a_graph_only_where_they_are_captured():
     assert both.dispatch([1, 39]).shape == StepShape(40, 20, 0)
     assert both.dispatch([1, 40]).reason == "41 tokens, and the largest graph has 40"
     assert both.dispatch([1, 1]).shape == StepShape(2, 2, 1), "steps of decodes have graphs of their own"
+
+
+@pytest.mark.parametrize(
+    ("mode", "query_lens", "how", "tokens", "requests"),
+    [
+        ("FULL_AND_PIECEWISE", [1] * 3, "FULL", 4, 4),  # padded in both
+        ("FULL_AND_PIECEWISE", [1, 9], "PIECEWISE", 16, 2),  # attention gets two requests
+        ("FULL_AND_PIECEWISE", [1, 40], "NONE", 41, 2),
+        ("PIECEWISE", [1] * 3, "PIECEWISE", 4, 3),
+        ("PIECEWISE", [40], "PIECEWISE", 40, 1),
+        ("FULL_DECODE_ONLY", [1, 9], "NONE", 10, 2),
+        ("FULL", [1, 9], "FULL", 16, 16),
+    ],
+)
+def test_each_mode_has_its_graphs(mode, query_lens, how, tokens, requests):
+    dispatcher = GraphDispatcher.for_mode(mode, max_num_seqs=20)
+    found = dispatcher.dispatch(query_lens)
+    assert (found.mode, found.shape.num_tokens, found.shape.num_requests) == (how, tokens, requests), found.reason
+    assert (found.shape in dispatcher.first_shapes()) == (how == "FULL")
+    assert (how == "PIECEWISE") <= (found.shape.num_tokens in dispatcher.first_pieces())
+
+
+def test_pieces_of_the_largest_size_come_first_then_the_smallest():
+    assert GraphDispatcher.for_mode("PIECEWISE", 20).first_pieces() == [40, 1, 2, 4, 8, 32, 24, 16]
+
+
+SUPPORT = ("NEVER", "UNIFORM_SINGLE_TOKEN_DECODE", "UNIFORM_BATCH", "ALWAYS")
+
+
+@pytest.mark.parametrize(
+    ("asked", "had"),
+    [  # one for each support
+        (None, ["PIECEWISE", "FULL_DECODE_ONLY", "FULL_DECODE_ONLY", "FULL_DECODE_ONLY"]),
+        ("NONE", ["NONE"] * 4),
+        ("PIECEWISE", ["PIECEWISE"] * 4),
+        ("FULL", [None, "FULL_AND_PIECEWISE", "FULL_AND_PIECEWISE", "FULL"]),
+        ("FULL_DECODE_ONLY", ["PIECEWISE", *["FULL_DECODE_ONLY"] * 3]),
+        ("FULL_AND_PIECEWISE", ["PIECEWISE", *["FULL_AND_PIECEWISE"] * 3]),
+    ],
+)
+def test_the_mode_is_what_attention_supports_of_what_was_asked_for(asked, had):
+    for name, mode in zip(SUPPORT, had, strict=True):
+        if mode is None:
+            with pytest.raises(ValueError, match="attention backend x supports graphs NEVER; take PIECEWISE"):
+                resolve_cudagraph_mode(asked, AttentionCGSupport[name], "x")
+            continue
+        got, change = resolve_cudagraph_mode(asked, AttentionCGSupport[name], "x")
+        assert got == mode
+        assert (change is None) == (asked in (None, mode) and not (asked is None and name == "NEVER"))
 
 
 def test_with_drafts_a_decode_has_several_tokens():

@@ -57,6 +57,7 @@ def doctor(as_json: JsonOption = False) -> None:
         _gpu(),
         _triton(),
         _steps(),
+        *_attention_of_others(),
         _cpu_products(),
         _cpu_operations(),
         _package("gguf", ".gguf models"),
@@ -160,6 +161,24 @@ def _steps() -> Finding:
     if obstacle is None:
         return Finding("steps", "ok", f"decodes as CUDA graphs, planned ahead; attention by {attention.name}")
     return Finding("steps", "ok", f"launched one operation after the other: {obstacle}; attention by {attention.name}")
+
+
+def _attention_of_others() -> list[Finding]:
+    """Whether kernels of other projects could be asked for by name, with a model of the usual head size."""
+    names = ("flash_attn", "flashinfer")
+    if _version("torch") is None:
+        return [Finding(name, "missing", "cannot be looked at without torch") for name in names]
+    import torch
+
+    from minivllm.attention.selector import select_backend
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    _, reasons = select_backend(device, 128, torch.bfloat16)
+    return [Finding(name, *_can_run(reasons[name].removeprefix("left: "))) for name in names]
+
+
+def _can_run(reason: str) -> tuple[Status, str]:
+    return ("ok" if reason.startswith("it can run") else "missing"), reason
 
 
 def _cpu_products() -> Finding:
