@@ -37,12 +37,11 @@ def hash_block_tokens(parent_hash: bytes, token_ids: Sequence[int], extra_keys: 
     Returns:
         32 bytes.
     """
-    digest = hashlib.sha256(parent_hash)
-    digest.update(array("q", token_ids))
+    content = parent_hash + array("q", token_ids).tobytes()
     if extra_keys:
         # The parent and the tokens have a fixed length, so whatever follows them is unambiguous.
-        digest.update(msgspec.msgpack.encode(extra_keys))
-    return digest.digest()
+        content += msgspec.msgpack.encode(extra_keys)
+    return hashlib.sha256(content).digest()
 
 
 def generate_block_hash_extra_keys(request: Request, start: int, end: int) -> list[ExtraKey]:
@@ -64,7 +63,7 @@ def generate_block_hash_extra_keys(request: Request, start: int, end: int) -> li
 
 @on_map("request block hasher", vllm="vllm/v1/core/kv_cache_utils.py::get_request_block_hasher")
 def get_request_block_hasher(block_size: int, seed: bytes | None = None) -> BlockHasher:
-    """Make the function that hashes a request's full blocks as its tokens arrive.
+    """Make the function that hashes a request's full blocks.
 
     Args:
         block_size: Tokens per block.
@@ -81,7 +80,7 @@ class _RequestBlockHasher:
         self._none_hash = none_hash
 
     def __call__(self, request: Request) -> list[bytes]:
-        block_size, hashes = self.block_size, request.block_hashes
+        block_size, hashes = self.block_size, request._block_hashes
         start = len(hashes) * block_size
         parent = hashes[-1] if hashes else self._none_hash
         has_extra = request.lora_request is not None or request.cache_salt is not None or bool(request.mm_features)

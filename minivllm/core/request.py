@@ -126,7 +126,7 @@ _NO_LIMIT = 1 << 62
 
 
 class BlockHasher(Protocol):
-    """Returns the hashes of a request's full blocks that it does not have yet.
+    """Returns the hashes of a request's full blocks, from behind its `_block_hashes` on.
 
     Attributes:
         block_size: Tokens per block.
@@ -158,7 +158,6 @@ class Request:
             delivered, but must not touch the counters.
         drop_stale_output: Discard that output instead.
         spec_token_ids: Draft tokens to verify in the next step.
-        block_hashes: One hash per full block.
         is_prefill_chunk: Its last scheduled chunk did not reach the end of its known tokens.
         ready: For a blocked status: what it waits for has arrived.
     """
@@ -166,9 +165,9 @@ class Request:
     __slots__ = (
         "_all_token_ids",
         "_block_hasher",
+        "_block_hashes",
         "_next_full_block",
         "arrival_time",
-        "block_hashes",
         "cache_salt",
         "drop_stale_output",
         "is_prefill_chunk",
@@ -235,10 +234,9 @@ class Request:
         self.drop_stale_output = False
 
         self._block_hasher = block_hasher
-        self.block_hashes: list[bytes] = []
+        self._block_hashes: list[bytes] = []
         # How many tokens there are when the next block is full: until then there is nothing to hash.
-        self._next_full_block = _NO_LIMIT
-        self._hash_full_blocks()
+        self._next_full_block = _NO_LIMIT if block_hasher is None else block_hasher.block_size
 
     @property
     def prompt_token_ids(self) -> list[int]:
@@ -256,6 +254,15 @@ class Request:
         return TokenView(self._all_token_ids, self.num_prompt_tokens)
 
     @property
+    def block_hashes(self) -> list[bytes]:
+        """One hash per full block. Made when somebody asks: what waits in the queue need not be hashed before the
+        first step can start, and most of it is hashed while a step runs."""
+        if self.num_tokens >= self._next_full_block and self._block_hasher is not None:
+            self._block_hashes.extend(self._block_hasher(self))
+            self._next_full_block = (len(self._block_hashes) + 1) * self._block_hasher.block_size
+        return self._block_hashes
+
+    @property
     def num_output_tokens(self) -> int:
         return self.num_tokens - self.num_prompt_tokens
 
@@ -269,16 +276,9 @@ class Request:
         return self.status.is_finished
 
     def append_output_token_ids(self, token_id: int) -> None:
-        """Append one output token, and the hash of the block that it fills, if it fills one."""
+        """Append one output token."""
         self._all_token_ids.append(token_id)
         self.num_tokens += 1
-        if self.num_tokens >= self._next_full_block:
-            self._hash_full_blocks()
-
-    def _hash_full_blocks(self) -> None:
-        if self._block_hasher is not None:
-            self.block_hashes.extend(self._block_hasher(self))
-            self._next_full_block = (len(self.block_hashes) + 1) * self._block_hasher.block_size
 
     def __lt__(self, other: Request) -> bool:
         """Order of the priority queue: priority, then arrival, then id."""

@@ -63,7 +63,7 @@ class EngineCore:
 
     @on_map("core ingest", vllm="vllm/v1/engine/core.py::EngineCore.preprocess_add_request")
     def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
-        """The scheduler's record of a request that came in; its full blocks are hashed here.
+        """The scheduler's record of a request that came in.
 
         Touches nothing of the core, so that another thread can do it while a step runs.
 

@@ -103,9 +103,12 @@ class EngineCoreProc(EngineCore):
                 self.input_queue.put(message)
             else:
                 try:
-                    self.input_queue.put(self.preprocess_add_request(message))
+                    request = self.preprocess_add_request(message)
                 except ValueError as error:
                     self._refuse(message.request_id, error)
+                else:
+                    _ = request.block_hashes  # hashed by this thread, beside the step that runs
+                    self.input_queue.put(request)
 
     @on_map("busy loop", vllm="vllm/v1/engine/core.py::EngineCoreProc.run_busy_loop")
     def run_busy_loop(self) -> None:

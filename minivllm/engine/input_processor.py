@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import secrets
 from collections.abc import Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -87,6 +87,8 @@ class InputProcessor:
         self.max_logprobs = vllm_config.model_config.max_logprobs
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
+        # Checked in one go: a prompt may have thousands of ids, and everybody waits until all prompts are checked.
+        self._known_ids = list[Annotated[int, msgspec.Meta(ge=0, lt=vocab_size)]]
         own = tokenizer.eos_token_id if tokenizer is not None else None
         self.eos_token_ids = list(dict.fromkeys([*([] if own is None else [own]), *eos_token_ids]))
 
@@ -119,12 +121,6 @@ class InputProcessor:
         token_ids = self._tokenize(prompt)
         if not token_ids:
             raise ValueError("the prompt is empty: give it at least one token")
-        for position, token_id in enumerate(token_ids):
-            if not 0 <= token_id < self.vocab_size:
-                raise ValueError(
-                    f"token id {token_id} at position {position} of the prompt is out of range: "
-                    f"the model's vocabulary has {self.vocab_size} tokens, 0 to {self.vocab_size - 1}"
-                )
         params = msgspec.structs.replace(params)  # checked again: its caller may have changed it
         sampling_completion.verify(params, self.vocab_size, self.max_logprobs)
         if params.stop and self.tokenizer is None:
@@ -157,7 +153,7 @@ class InputProcessor:
                 f"a prompt has no {sorted(map(str, unknown))[0]!r}; known are prompt, prompt_token_ids and cache_salt"
             )
         if "prompt_token_ids" in prompt:
-            return _checked_ids(prompt["prompt_token_ids"])  # type: ignore[typeddict-item]
+            return self._checked_ids(prompt["prompt_token_ids"])  # type: ignore[typeddict-item]
         text = prompt.get("prompt")
         if not isinstance(text, str):
             raise ValueError(f"a prompt is text or {{'prompt_token_ids': [...]}}, got {text!r}")
@@ -165,7 +161,22 @@ class InputProcessor:
             raise ValueError("the prompt is empty: give it at least one character")
         if self.tokenizer is None:
             raise ValueError("this model has no tokenizer: pass {'prompt_token_ids': [...]} instead of text")
-        return self.tokenizer.encode(text)
+        return self._checked_ids(self.tokenizer.encode(text))
+
+    def _checked_ids(self, token_ids: Any) -> list[int]:
+        """Token ids as plain integers that the model knows; what would have to be rounded or guessed is refused."""
+        try:
+            return msgspec.convert(token_ids, self._known_ids)
+        except msgspec.ValidationError:
+            pass  # something is wrong with them, or they are integers of another kind, such as NumPy's
+        ids = _plain_ids(token_ids)
+        for position, token_id in enumerate(ids):
+            if not 0 <= token_id < self.vocab_size:
+                raise ValueError(
+                    f"token id {token_id} at position {position} of the prompt is out of range: "
+                    f"the model's vocabulary has {self.vocab_size} tokens, 0 to {self.vocab_size - 1}"
+                )
+        return ids
 
 
 def _check_salt(salt: Any) -> None:
@@ -177,8 +188,7 @@ def _check_salt(salt: Any) -> None:
             raise ValueError(f"cache_salt must be a text in UTF-8, got {salt!a:.80}") from None
 
 
-def _checked_ids(token_ids: Any) -> list[int]:
-    """Token ids as plain integers; anything that would have to be rounded or guessed is refused."""
+def _plain_ids(token_ids: Any) -> list[int]:
     try:
         ids = list(token_ids)
         if not any(isinstance(token_id, bool) for token_id in ids):

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minivllm.core.block_hash import generate_block_hash_extra_keys, get_request_block_hasher, hash_block_tokens
-from minivllm.core.request import LoRARequest, MultiModalItem
+from minivllm.core.request import LoRARequest, MultiModalItem, Request
+from minivllm.sampling_params import SamplingParams
 from tests.core.building import make_request
 
 PROMPT = list(range(12))  # three blocks of 4
@@ -38,11 +39,29 @@ def test_the_same_tokens_have_the_same_hashes_whoever_asks_and_however_they_came
     assert grown.block_hashes == make_request("b", PROMPT).block_hashes
 
 
+def test_blocks_are_hashed_when_somebody_asks_for_their_hashes() -> None:
+    hasher, calls = get_request_block_hasher(4, b"seed"), []
+
+    def counted(request: Request) -> list[bytes]:
+        calls.append(request.num_tokens)
+        return hasher(request)
+
+    counted.block_size = 4  # type: ignore[attr-defined]
+    request = Request("a", PROMPT[:6], SamplingParams(), block_hasher=counted)  # type: ignore[arg-type]
+    assert not calls
+    assert len(request.block_hashes) == len(request.block_hashes) == 1
+    for token in (7, 8):
+        request.append_output_token_ids(token)
+    assert calls == [6]
+    assert len(request.block_hashes) == len(request.block_hashes) == 2
+    assert calls == [6, 8]
+
+
 def test_the_start_of_the_chain_is_secret_unless_a_seed_is_given() -> None:
     request = make_request("a", PROMPT)
     chains = []
     for seed in (b"s", b"s", None, None):
-        request.block_hashes = []
+        request._block_hashes = []
         chains.append(get_request_block_hasher(4, seed)(request))
     assert chains[0] == chains[1]
     assert chains[0] != chains[2] != chains[3]

@@ -64,7 +64,7 @@ def test_a_decode_step_goes_through_no_list_that_grows_with_the_context(is_async
     manager = scheduler.kv_cache_manager
     for request in scheduler.running:
         request._all_token_ids = Untouchable(request._all_token_ids)
-        request.block_hashes = Untouchable(request.block_hashes)
+        request._block_hashes = Untouchable(request.block_hashes)
         manager.req_to_blocks[request.request_id] = Untouchable(manager.req_to_blocks[request.request_id])
     manager.block_pool.blocks = Untouchable(manager.block_pool.blocks)
     for _ in range(9):  # across the borders of two blocks
