@@ -147,6 +147,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_logprobs: Most tokens whose logprobs a request may ask for at each position; -1 is no limit.
         logprobs_mode: "raw_logprobs", "processed_logprobs" (after penalties, temperature and filters), or the logits
             themselves, "raw_logits" and "processed_logits". Prompt tokens are never processed.
+        disable_cascade_attn: Each decode reads its whole context, though all of them begin with the same blocks.
     """
 
     model: str
@@ -158,6 +159,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     max_logprobs: int = 20
     logprobs_mode: LogprobsMode = "raw_logprobs"
+    disable_cascade_attn: bool = False
 
     def __post_init__(self) -> None:
         _at_least("max_logprobs", self.max_logprobs, -1)

@@ -67,6 +67,16 @@ class AttentionBackend(ABC, Generic[Prepared]):
         """Shape of one layer's KV cache."""
         return (2, num_blocks, block_size, num_kv_heads, head_dim)
 
+    def use_cascade_attention(self, num_decodes: int, prefix_tokens: int, token_bytes: int) -> bool:
+        """Whether decodes with a common prefix attend to it together (`PagedMetadata.prefix_tokens`).
+
+        Args:
+            num_decodes: Requests with one new token.
+            prefix_tokens: Tokens of the prefix.
+            token_bytes: Keys and values of one token in one layer.
+        """
+        return False
+
     @abstractmethod
     def prepare(self, metadata: AttentionMetadata, device: torch.device, dtype: torch.dtype) -> Prepared:
         """Turn the facts of a batch into what the kernels take: indices and masks on the device."""

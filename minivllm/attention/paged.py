@@ -72,6 +72,8 @@ class PagedMetadata:
         block_table: (requests, max blocks) int32; what stands behind a request's last block is never read.
         slot_mapping: (tokens,) int64; -1 is padding.
         parts: On the host, as everything that decides which kernels are launched: a recorded step fixes it.
+        prefix_tokens: (1,) int32: with so many tokens all decodes begin, in the same blocks, and attend to them
+            together; None if each of them attends to all of its own.
     """
 
     query_start_loc: torch.Tensor
@@ -79,6 +81,7 @@ class PagedMetadata:
     block_table: torch.Tensor
     slot_mapping: torch.Tensor
     parts: Parts
+    prefix_tokens: torch.Tensor | None = None
 
 
 class Written(Protocol):

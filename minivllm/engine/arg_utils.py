@@ -71,6 +71,7 @@ class EngineArgs(FixedArgs):
     enforce_eager: bool = False
     cudagraph_mode: CUDAGraphMode | None = None
     kv_cache_dtype: CacheDType = "auto"
+    disable_cascade_attn: bool = False
     multiprocess: bool = False
     gpu_memory_utilization: float | None = None
     generation_config: Literal["auto", "vllm"] = "auto"
@@ -178,6 +179,7 @@ class EngineArgs(FixedArgs):
                 seed=self.seed,
                 max_logprobs=self.max_logprobs,
                 logprobs_mode=self.logprobs_mode,
+                disable_cascade_attn=self.disable_cascade_attn,
             ),
             cache_config=CacheConfig(
                 block_size=self.block_size,

@@ -72,7 +72,6 @@ class FixedArgs:
     allowed_local_media_path: str = _only("", _TEXT_ONLY)
     disable_chunked_mm_input: bool = _only(False, _TEXT_ONLY, True)
     disable_sliding_window: bool = _only(False, "a model is computed as its config.json says")
-    disable_cascade_attn: bool = _only(False, "there is no cascade attention", True)
     prefix_caching_hash_algo: str = _only("sha256", "blocks are hashed with SHA-256", "sha256_cbor")
     use_tqdm_on_load: bool = _only(True, "loading draws nothing", False)
 

@@ -116,6 +116,8 @@ class CapturedModelRunner(GPUModelRunner):
             self.block_size,
         )
         mode = vllm_config.cudagraph_mode or "FULL_DECODE_ONLY"
+        is_for_cascade = None in model.config.windows and not vllm_config.model_config.disable_cascade_attn
+        self._may_share_prefix = is_for_cascade
         self._dispatcher = GraphDispatcher.for_mode(mode, limits.max_num_seqs)
         self._tokens = SampledTokens(limits.max_num_seqs, device)
         self._in_flight: list[StepInFlight] = []
@@ -146,18 +148,44 @@ class CapturedModelRunner(GPUModelRunner):
         for req_id in taken:
             self._mirror.take(self.batch.place_of(req_id))
         batch = prepare(plan, self.batch, self.attention.name)
+        batch.prefix_tokens = self._shared_prefix(plan, batch)
         self._way, self.last_dispatch = self._dispatch(batch)
         batch.graph_mode = self.last_dispatch.mode
         batch.num_tokens_padded = self.last_dispatch.shape.num_tokens
         batch.generations = self._mirror.generation[batch.places]
         return batch
 
+    def _shared_prefix(self, plan: SchedulerOutput, batch: PreparedBatch) -> int:
+        """To how many leading tokens all decodes of a step attend together; 0 if each reads its own context."""
+        if plan.num_common_prefix_blocks == 0 or not self._may_share_prefix or batch.has_drafts:
+            return 0
+        lengths, seq_lens = batch.num_scheduled, batch.seq_lens
+        num_decodes = len(lengths)
+        if batch.query_start_loc[-1] != num_decodes:
+            num_decodes = parts_of(lengths, seq_lens).num_decodes
+        if num_decodes == 0:
+            return 0
+        tokens = min(plan.num_common_prefix_blocks * self.block_size, int(seq_lens[:num_decodes].min()))
+        config = self.model.config
+        token_bytes = 2 * config.num_key_value_heads * config.head_dim * self._cache_dtype.itemsize
+        return tokens if self.attention.use_cascade_attention(num_decodes, tokens, token_bytes) else 0
+
     def _dispatch(self, batch: PreparedBatch) -> tuple[Way, Dispatch]:
+        way, found = self._find_way(batch)
+        if batch.prefix_tokens:
+            found = replace(found, reason=f"{found.reason}; decodes share a prefix of {batch.prefix_tokens} tokens")
+        return way, found
+
+    def _find_way(self, batch: PreparedBatch) -> tuple[Way, Dispatch]:
         lengths = batch.num_scheduled
         if batch.has_drafts:
             own = StepShape(int(lengths.sum()), len(lengths), 0)
             return "checked", Dispatch("NONE", own, "drafts are checked on the host")
         found = self._dispatcher.dispatch(lengths)
+        if found.mode == "FULL" and found.shape.query_len != 1:
+            batch.prefix_tokens = 0  # a graph of prompts and decodes does not tell them apart
+        elif found.mode == "FULL" and batch.prefix_tokens:
+            found = replace(found, shape=replace(found.shape, with_prefix=True))
         obstacle = self._mirror.why_host(batch.places, batch.seq_lens - lengths, batch.seq_lens)
         if obstacle is None and self._mirror.has_penalties(batch.places):
             found = replace(found, shape=replace(found.shape, with_penalties=True))
@@ -198,7 +226,8 @@ class CapturedModelRunner(GPUModelRunner):
             return super()._forward(batch)
         lengths, found = batch.num_scheduled, self.last_dispatch
         assert found is not None, "a batch is prepared before it is computed"
-        layout = Layout(found.shape.num_tokens, len(lengths), parts_of(lengths, batch.seq_lens))
+        parts, with_prefix = parts_of(lengths, batch.seq_lens), batch.prefix_tokens > 0
+        layout = Layout(found.shape.num_tokens, len(lengths), parts, with_prefix)
         host = AttentionMetadata(
             batch.query_start_loc, batch.seq_lens, batch.block_table, batch.slot_mapping, self.block_size
         )

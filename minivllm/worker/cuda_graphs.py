@@ -49,12 +49,14 @@ class StepShape:
         num_requests: Requests, padding included.
         query_len: Tokens of each request if all have the same number; 0 if they may differ.
         with_penalties: Whether sampling looks at the histories of tokens.
+        with_prefix: Whether decodes attend together to a prefix that they share.
     """
 
     num_tokens: int
     num_requests: int
     query_len: int
     with_penalties: bool = False
+    with_prefix: bool = False
 
     @property
     def max_query_len(self) -> int:

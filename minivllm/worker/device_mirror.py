@@ -106,7 +106,8 @@ class DeviceMirror:
         self._known_blocks[slots] = blocks
         requests.flush()
         scheduled = batch.num_scheduled
-        self._step.stage(slots, batch.seq_lens - scheduled, scheduled, batch.samples, new_index, new_block)
+        computed = batch.seq_lens - scheduled
+        self._step.stage(slots, computed, scheduled, batch.samples, new_index, new_block, batch.prefix_tokens)
 
     def _write(self, slot: int) -> None:
         """Write all of a slot."""

@@ -30,8 +30,9 @@ from minivllm.worker.cuda_graphs import StepShape
 from minivllm.worker.device_requests import DeviceRequests, Limits
 from minivllm.worker.staging import StagedRows
 
-# Of a batch's rows: slot, computed, scheduled, slot if a token is sampled, index and id of a new block.
-_PADDING = (0, 0, 0, -1, -1, 0)
+# Of a batch's rows: slot, computed, scheduled, slot if a token is sampled, index and id of a new block. The last row
+# has one number: tokens of a prefix that all decodes share.
+_PADDING = (0, 0, 0, -1, -1, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +43,20 @@ class Layout:
         num_tokens: Rows that the kernels run on.
         num_requests: Requests, padding included.
         parts: How the requests are parted among kernels; lengths may be more than there are.
+        with_prefix: Whether decodes attend together to a prefix that they share.
     """
 
     num_tokens: int
     num_requests: int
     parts: Parts
+    with_prefix: bool = False
 
     @classmethod
     def of_shape(cls, shape: StepShape) -> Layout:
         """What serves every step of a shape."""
         num_decodes = shape.num_requests if shape.query_len == 1 else 0
-        return cls(shape.num_tokens, shape.num_requests, Parts(num_decodes, 0, shape.max_query_len, 0))
+        parts = Parts(num_decodes, 0, shape.max_query_len, 0)
+        return cls(shape.num_tokens, shape.num_requests, parts, shape.with_prefix)
 
     @property
     def is_decode(self) -> bool:
@@ -115,6 +119,7 @@ class DeviceStep:
         samples: ArrayLike,
         new_index: ArrayLike = (),
         new_block: ArrayLike = (),
+        prefix_tokens: int = 0,
     ) -> None:
         """Send a step's batch to the device.
 
@@ -125,9 +130,11 @@ class DeviceStep:
             samples: Whether a token is sampled.
             new_index: Where its new block stands in its table; -1 if it has none.
             new_block: That block's id.
+            prefix_tokens: Tokens with which all decodes begin, in the same blocks. No decode has fewer.
         """
         sampled_slots = np.where(samples, slots, -1) if np.size(slots) else ()
-        self._staged.stage([slots, computed, scheduled, sampled_slots, new_index, new_block], _PADDING)
+        rows = [slots, computed, scheduled, sampled_slots, new_index, new_block, [prefix_tokens]]
+        self._staged.stage(rows, _PADDING)
 
     def run(self, shape: StepShape) -> None:
         """One step of a shape, on what was staged: what a graph records."""
@@ -144,7 +151,8 @@ class DeviceStep:
             model_forward: Runs the model in another way.
         """
         requests, tokens = layout.num_requests, layout.num_tokens
-        slot, computed, scheduled, sampled_slot, index, block = self._staged.on_device[:, :requests].unbind(0)
+        *rows, prefix = self._staged.on_device[:, :requests].unbind(0)
+        slot, computed, scheduled, sampled_slot, index, block = rows
         inputs = PackedInputs(
             self._inputs.query_start_loc[: requests + 1],
             self._inputs.seq_lens[:requests],
@@ -155,7 +163,8 @@ class DeviceStep:
         append_blocks(table.block_ids, slot, index, block)
         pack_inputs(table, BatchRows(slot, computed, scheduled), self._limits.block_size, inputs)
         tables = (inputs.query_start_loc, inputs.seq_lens, inputs.block_table, inputs.slot_mapping)
-        batch = self._attention.on_device(PagedMetadata(*tables, layout.parts), host)
+        metadata = PagedMetadata(*tables, layout.parts, prefix[:1] if layout.with_prefix else None)
+        batch = self._attention.on_device(metadata, host)
         if model_forward is None:
             hidden = self.model_forward(tokens, self._attention, batch)
         else:

@@ -69,6 +69,7 @@ class PreparedBatch:
     graph_mode: str = "NONE"
     num_tokens_padded: int = 0  # tokens the kernels run on
     generations: NDArray[np.int64] | None = None  # (requests,), see `DeviceMirror`
+    prefix_tokens: int = 0  # to so many leading tokens the decodes attend together
 
     @property
     def has_drafts(self) -> bool:

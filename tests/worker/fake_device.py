@@ -38,7 +38,8 @@ class FakeStep(DeviceStep):
 
     def forward(self, layout: Layout, host: Any = None, model_forward: Any = None) -> ForwardOutput:
         requests, tokens, size = layout.num_requests, layout.num_tokens, self._limits.block_size
-        slot, computed, scheduled, sampled_slot, index, block = self._staged.on_device[:, :requests].unbind(0)
+        *rows, shared = self._staged.on_device[:, :requests].unbind(0)
+        slot, computed, scheduled, sampled_slot, index, block = rows
         table = self.requests.table
         append_blocks_reference(table.block_ids, slot, index, block)
         inputs = PackedInputs(
@@ -51,10 +52,16 @@ class FakeStep(DeviceStep):
         is_real = inputs.slot_mapping >= 0
         self.cache[inputs.slot_mapping[is_real]] = inputs.input_ids[is_real]
         logits = torch.zeros(requests, VOCAB_SIZE + 1)  # one more, that is never the most likely one
+        prefix = int(shared[0])
+        assert (prefix > 0) == layout.with_prefix, "a step with a prefix is launched as one"
         for row, length in enumerate(inputs.seq_lens.tolist()):
             if length:
                 place = torch.arange(length)
-                seen = self.cache[inputs.block_table[row, place // size].long() * size + place % size].tolist()
+                page_of_token = inputs.block_table[row, place // size].long()
+                if row < layout.parts.num_decodes:  # the first request's blocks serve all decodes
+                    assert length >= prefix, "no decode has fewer tokens than the prefix that it shares"
+                    page_of_token[:prefix] = inputs.block_table[0, place[:prefix] // size].long()
+                seen = self.cache[page_of_token * size + place % size].tolist()
                 logits[row, next_token(seen)] = 1000.0  # drawn at any temperature
         hidden = torch.zeros(tokens, VOCAB_SIZE + 1)
         return ForwardOutput(hidden, logits, SamplingRows(sampled_slot, inputs.seq_lens))
@@ -70,6 +77,10 @@ class FakeStep(DeviceStep):
 class FakeAttention:
     name = "fake"
     on_kernels = False
+    least_sharing = 2  # decodes
+
+    def use_cascade_attention(self, num_decodes: int, prefix_tokens: int, token_bytes: int) -> bool:
+        return num_decodes >= self.least_sharing
 
     @staticmethod
     def kv_cache_shape(num_blocks: int, *sizes: int) -> tuple[int, ...]:
@@ -79,7 +90,8 @@ class FakeAttention:
 def make_runner(config: VllmConfig, monkeypatch: Any) -> CapturedModelRunner:
     """The runner with graphs, on a device like that."""
     monkeypatch.setattr(captured_runner, "DeviceStep", FakeStep)
-    shape = SimpleNamespace(vocab_size=VOCAB_SIZE + 1, num_key_value_heads=1, head_dim=1, num_hidden_layers=1)
+    sizes = {"num_key_value_heads": 1, "head_dim": 1, "num_hidden_layers": 1}
+    shape = SimpleNamespace(vocab_size=VOCAB_SIZE + 1, windows={None}, **sizes)
     model: Any = SimpleNamespace(config=shape, compute_logits=lambda hidden: hidden)
     runner = CapturedModelRunner(config, model, FakeAttention(), torch.device("cpu"), torch.float32)
     runner.sampler = Sampler()

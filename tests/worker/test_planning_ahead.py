@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from minivllm.core.integrity import check_integrity
 from minivllm.core.messages import EngineCoreRequest
@@ -46,8 +47,9 @@ class Executor(UniProcExecutor):
         self.num_gpu_blocks = num_gpu_blocks
 
 
-def make_core(monkeypatch: Any, **settings: Any) -> EngineCore:
+def make_core(monkeypatch: Any, disable_cascade_attn: bool = False, **settings: Any) -> EngineCore:
     config = make_config(**settings)
+    config = replace(config, model_config=replace(config.model_config, disable_cascade_attn=disable_cascade_attn))
     runner = make_runner(config, monkeypatch)
     return EngineCore(config, Executor(runner, config.cache_config.num_gpu_blocks or 0))
 
@@ -123,6 +125,65 @@ def test_random_use_gives_everybody_the_tokens_of_a_request_alone(seed: int, is_
     runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
     assert not runner._in_flight
     assert not runner.batch._slots, "the worker has heard of every end"
+
+
+def test_decodes_that_share_a_prefix_read_it_in_the_first_one_s_blocks(monkeypatch: Any) -> None:
+    """Any length of it, in steps of decodes and beside prompts; when the last who shares it is alone, no more."""
+    core = make_core(monkeypatch, async_scheduling=True, block_size=4, max_num_batched_tokens=20)
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    staged: list[tuple[int, int, str]] = []
+    stage = runner._step.stage
+
+    def spy(slots: Any, computed: Any, scheduled: Any, samples: Any, *others: Any) -> None:
+        staged.append((len(slots), others[-1], runner.last_dispatch.reason))
+        stage(slots, computed, scheduled, samples, *others)
+
+    monkeypatch.setattr(runner._step, "stage", spy)
+    prompts = {"a": [*SYSTEM_PROMPT, 1], "b": [*SYSTEM_PROMPT, 2], "c": [*SYSTEM_PROMPT[:8], 4, 4, 4, 4]}
+    requests = [core_request(name, prompt, max_tokens=12 - 3 * i) for i, (name, prompt) in enumerate(prompts.items())]
+    got: dict[str, list[int]] = {name: [] for name in prompts}
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            outputs = core.step()
+            for output in outputs.outputs if outputs else []:
+                got[output.request_id] += output.new_token_ids
+
+    core.add_request(requests[0])
+    core.add_request(requests[1])
+    steps(3)
+    core.add_request(requests[2])
+    steps(30)
+    assert not core.has_work()
+    assert got == {request.request_id: expected(request) for request in requests}
+    lengths = [prefix for _, prefix, _ in staged]
+    assert {prefix for count, prefix, _ in staged if count == 3} == {8}
+    assert {12, 8} <= set(lengths)
+    assert lengths[0] == lengths[-1] == 0, "neither prompts nor a single decode share"
+    for _, prefix, reason in staged:
+        assert (f"decodes share a prefix of {prefix} tokens" in reason) == (prefix > 0)
+
+
+def test_decodes_that_share_have_graphs_of_their_own(monkeypatch: Any) -> None:
+    core = make_core(monkeypatch, async_scheduling=True, block_size=4, max_num_seqs=4)
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    for name in "ab":
+        core.add_request(core_request(name, [*SYSTEM_PROMPT, 1], max_tokens=5))
+    core.step()
+    core.step()
+    assert runner._way == "graph"
+    assert runner.last_dispatch.shape.with_prefix
+
+
+def test_cascade_attention_can_be_turned_off(monkeypatch: Any) -> None:
+    core = make_core(monkeypatch, async_scheduling=True, block_size=4, disable_cascade_attn=True)
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    for name in "ab":
+        core.add_request(core_request(name, [*SYSTEM_PROMPT, 1], max_tokens=5))
+    for _ in range(4):
+        core.step()
+        assert not runner.last_dispatch.shape.with_prefix
+        assert "prefix" not in runner.last_dispatch.reason
 
 
 def test_a_step_is_launched_while_the_tokens_of_the_one_before_are_unknown(monkeypatch: Any) -> None:
