@@ -35,20 +35,6 @@ def load_page_ids(table_row_ptr, token, end, block_size: tl.constexpr):
 
 
 @jit
-def split_bounds(seq_len, window, split, num_splits: tl.constexpr, tile: tl.constexpr):
-    """The tokens [start, end) of a split. Splits are equally long, in whole tiles; the last ones may be empty.
-
-    A window of 0 is no window.
-    """
-    first = tl.where(window > 0, tl.maximum(seq_len - window, 0), 0)
-    tiles = (seq_len - first + tile - 1) // tile
-    tokens_per_split = (tiles + num_splits - 1) // num_splits * tile
-    start = first + split * tokens_per_split
-    end = tl.minimum(start + tokens_per_split, seq_len)
-    return start, end
-
-
-@jit
 def softmax_step(scores, highest, total, acc):
     """Take one more tile of scores into a softmax whose sum is not known yet.
 
@@ -68,12 +54,14 @@ def softmax_step(scores, highest, total, acc):
 
 
 @jit
-def join_splits(lse, outputs):
-    """The outputs of splits, (splits, dim), as one: weighted by their share of the whole softmax sum. (dim,)
+def join_splits(lse, outputs, highest, total, acc):
+    """Take more splits, (splits, dim), into their joined output: each weighted by its share of the whole softmax sum.
 
-    A split without tokens has lse -inf and weight 0; if no split has any, the result is 0.
+    The same step as `softmax_step`, with a split in the place of a token: highest and total are numbers here, acc is
+    (dim,), and acc / total is the output. A split without tokens has lse -inf and weight 0.
     """
-    highest = tl.max(lse, 0)
-    weights = tl.exp2(lse - tl.where(highest == float("-inf"), 0.0, highest))  # (splits,)
-    total = tl.sum(weights, 0)
-    return tl.sum(outputs * weights[:, None], 0) / tl.where(total == 0.0, 1.0, total)
+    new = tl.maximum(highest, tl.max(lse, 0))
+    reference = tl.where(new == float("-inf"), 0.0, new)
+    shrink = tl.exp2(highest - reference)
+    weights = tl.exp2(lse - reference)  # (splits,)
+    return new, total * shrink + tl.sum(weights, 0), acc * shrink + tl.sum(outputs * weights[:, None], 0)

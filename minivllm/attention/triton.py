@@ -4,7 +4,7 @@
                     decodes    what goes on      whole new prompts
     kernel        paged_decode   paged_prefill     the same on the step's own keys and values, or hopper_prefill
 
-In front stand the requests with one new token: there the context is split among programs, and nothing else is faster.
+In front stand the requests with one new token: there contexts are cut among programs, and nothing else is faster.
 New prompts at the end need no table of blocks: their keys and values are there in one piece, as the step has computed
 them, and long ones on a Hopper GPU have a kernel of their own. Everything between goes through the kernel that takes
 any number of tokens after any context. Slots sort a batch in this way; rows do not, and a request that stands in a part
@@ -15,6 +15,7 @@ Upstream: vllm/v1/attention/backends/triton_attn.py::TritonAttentionBackend.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -22,11 +23,28 @@ import torch
 from minivllm.attention.backend import AttentionCGSupport, AttentionMetadata
 from minivllm.attention.paged import PagedBackend, PagedMetadata
 from minivllm.kernels.hopper_prefill import hopper_prefill, is_for
-from minivllm.kernels.paged_decode import paged_decode
+from minivllm.kernels.paged_decode import DecodePlan, paged_decode, plan_decode
 from minivllm.kernels.paged_prefill import paged_prefill
 
 
-class TritonBackend(PagedBackend[PagedMetadata]):
+@dataclass(frozen=True, slots=True)
+class TritonBatch(PagedMetadata):
+    """A step's batch, and what its first layer works out for the others.
+
+    Attributes:
+        plans: By window, how the contexts of the decodes are cut.
+    """
+
+    plans: dict[int | None, DecodePlan] = field(default_factory=dict)
+
+    def plan(self, query: torch.Tensor, kv_cache: torch.Tensor, window: int | None) -> DecodePlan:
+        """How the contexts of the decodes in front are cut."""
+        if window not in self.plans:
+            self.plans[window] = plan_decode(query, kv_cache, self.seq_lens[: len(query)], window)
+        return self.plans[window]
+
+
+class TritonBackend(PagedBackend[TritonBatch]):
     """Paged attention by our own kernels.
 
     The numbers on the host decide which kernels are launched with which grids: they are what a captured graph fixes.
@@ -36,8 +54,8 @@ class TritonBackend(PagedBackend[PagedMetadata]):
     name = "triton"
     graph_support = AttentionCGSupport.ALWAYS
 
-    def on_device(self, batch: PagedMetadata, host: AttentionMetadata | None) -> PagedMetadata:
-        return batch
+    def on_device(self, batch: PagedMetadata, host: AttentionMetadata | None) -> TritonBatch:
+        return TritonBatch(batch.query_start_loc, batch.seq_lens, batch.block_table, batch.slot_mapping, batch.parts)
 
     def attend(
         self,
@@ -45,7 +63,7 @@ class TritonBackend(PagedBackend[PagedMetadata]):
         key: torch.Tensor,
         value: torch.Tensor,
         kv_cache: torch.Tensor,
-        batch: PagedMetadata,
+        batch: TritonBatch,
         window: int | None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
@@ -62,6 +80,7 @@ class TritonBackend(PagedBackend[PagedMetadata]):
                 window,
                 self.scales,
                 out[:front],
+                plan=batch.plan(query[:front], kv_cache, window),
             )
         # A cache of 8 bits must be read back: a token's attention must not depend on the step it was computed in.
         can_be_fresh = kv_cache.dtype == key.dtype and key.stride() == value.stride()

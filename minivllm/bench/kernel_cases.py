@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from minivllm.kernels.fused_linear import fused_linear
 from minivllm.kernels.hopper_prefill import hopper_prefill, is_for
 from minivllm.kernels.logprobs import token_logprobs
-from minivllm.kernels.paged_decode import paged_decode
+from minivllm.kernels.paged_decode import paged_decode, plan_decode
 from minivllm.kernels.paged_prefill import paged_prefill
 from minivllm.kernels.rms_norm import rms_norm
 from minivllm.kernels.rotary_and_cache import rotary_and_cache
@@ -95,16 +95,18 @@ def paged_batch(model: Sizes, batch: int, context: int) -> tuple[torch.Tensor, t
     return kv_cache, table, model.integers([context] * batch)
 
 
-def decode_case(model: Sizes, batch: int, context: int, num_splits: int | None = None) -> Case:
+def decode_case(model: Sizes, batch: int, context: int, most_parts: int | None = None) -> Case:
     def make() -> Run:
         query = model.random(batch, model.heads, model.head_dim)
         out = torch.empty_like(query)
-        return partial(paged_decode, query, *paged_batch(model, batch, context), out=out, num_splits=num_splits)
+        kv_cache, table, seq_lens = paged_batch(model, batch, context)
+        plan = plan_decode(query, kv_cache, seq_lens, most_parts=most_parts)  # once a step, for all layers
+        return partial(paged_decode, query, kv_cache, table, seq_lens, out=out, plan=plan)
 
     cache = 2 * batch * context * model.kv_heads * model.head_dim
     own = 2 * batch * model.heads * model.head_dim
     size = f"{batch} x {context}, {model.heads}/{model.kv_heads} heads"
-    size += "" if num_splits is None else f", {num_splits} splits"
+    size += "" if most_parts is None else f", {most_parts} parts"
     return Case("paged_decode", size, (cache + own) * model.dtype.itemsize, 0, make)
 
 
@@ -272,10 +274,10 @@ def all_cases(device: torch.device) -> Iterator[Case]:
     for model in (small, large):
         yield decode_case(model, 256, 1024)
         yield decode_case(model, 64, 4096)
-    for splits in (1, 2, 4):
-        yield decode_case(small, 64, 1024, splits)
-    for splits in (8, 16, 32):
-        yield decode_case(small, 1, 1024, splits)
+    for most_parts in (65, 128, 256):
+        yield decode_case(small, 64, 1024, most_parts)
+    for most_parts in (8, 16, 32):
+        yield decode_case(small, 1, 1024, most_parts)
     for model, batch, length in ((small, 4, 4096), (large, 4, 4096), (small, 8, 2048), (small, 16, 1024)):
         yield prefill_case(model, batch, length, fresh=False)
         own = prefill_case(model, batch, length, fresh=True)

@@ -96,7 +96,7 @@ class Outcome:
 
 
 def decode_settings(tiles: tuple[int, ...] = (32, 64, 128), head_dim: int = 128) -> list[Setting]:
-    """Tiles, warps and stages of paged decode. Splits are chosen by the case."""
+    """Tiles, warps and stages of paged decode. Parts are chosen by the rule."""
     settings = []
     for tile, warps, stages in itertools.product(tiles, (2, 4, 8), (2, 3, 4, 5)):
         if 2 * stages * tile * head_dim * 2 > _SHARED_BYTES or tile * head_dim < 512 * warps:
@@ -107,10 +107,10 @@ def decode_settings(tiles: tuple[int, ...] = (32, 64, 128), head_dim: int = 128)
     return settings
 
 
-def split_settings() -> list[Setting]:
-    """How many programs share a context in paged decode."""
-    counts = (1, 2, 4, 8, 16, 32)
-    return [Setting(f"{count} splits", ((paged_decode, "splits_for", _always(count)),)) for count in counts]
+def part_settings() -> list[Setting]:
+    """How many programs a multiprocessor has beside one for each request and KV head, in paged decode."""
+    counts = (1, 2, 4, 8)
+    return [Setting(f"{n} a processor", ((paged_decode, "MORE_PROGRAMS_PER_PROCESSOR", n),)) for n in counts]
 
 
 def prefill_settings(rows: tuple[int, ...] = (64, 128), tiles: tuple[int, ...] = (32, 64, 128)) -> list[Setting]:
@@ -156,16 +156,16 @@ def sweeps(device: torch.device, only: str = "") -> Iterator[Sweep]:
 
     Args:
         device: A GPU.
-        only: "decode", "splits", "prefill", "gemv" or "gemm"; "" is all of them.
+        only: "decode", "parts", "prefill", "gemv" or "gemm"; "" is all of them.
     """
     small, large = qwen3_06b(device), llama_8b(device)
     if only in ("", "decode"):
         for model in (small, large):
             for batch, context in ((1, 1024), (8, 1024), (64, 1024), (256, 256), (256, 1024)):
                 yield Sweep(decode_case(model, batch, context), decode_settings())
-    if only in ("", "splits"):
+    if only in ("", "parts"):
         for batch, context in ((1, 256), (1, 1024), (1, 4096), (8, 256), (8, 1024), (64, 256), (64, 1024)):
-            yield Sweep(decode_case(small, batch, context), split_settings())
+            yield Sweep(decode_case(small, batch, context), part_settings())
     if only in ("", "prefill"):
         for model, fresh in itertools.product((small, large), (True, False)):
             yield Sweep(prefill_case(model, 4, 4096, fresh, may_be_hopper=False), prefill_settings())
@@ -245,7 +245,7 @@ def _apart(got: torch.Tensor, expected: torch.Tensor) -> float:
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description="Times the kernels in other settings than their own.")
-    parser.add_argument("only", nargs="?", default="", choices=["", "decode", "splits", "prefill", "gemv", "gemm"])
+    parser.add_argument("only", nargs="?", default="", choices=["", "decode", "parts", "prefill", "gemv", "gemm"])
     parser.add_argument("--warm", metavar="I/N", help="only compile: of N processes, this is the I-th")
     parser.add_argument("--out", type=Path, help="file for one JSON line a sweep")
     options = parser.parse_args()

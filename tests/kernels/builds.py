@@ -27,7 +27,12 @@ from minivllm.kernels.triton_guard import next_power_of_2
 from tests.kernels.compiling import GFX942, SM80, SM90, SM90_EARLY, Built, Target, build
 
 KB = 1024
-GPUS = {SM80: Gpu(108, 80, 3), SM90: Gpu(132, 90, 3), SM90_EARLY: Gpu(132, 90, 3, True), GFX942: Gpu(304, 0, 2)}
+GPUS = {
+    SM80: Gpu(108, 80, 3),
+    SM90: Gpu(132, 90, 3),
+    SM90_EARLY: Gpu(132, 90, 3, True),
+    GFX942: Gpu(304, 0, 2),
+}
 ITEMSIZE = {"bf16": 2, "fp32": 4, "fp8": 1}
 
 
@@ -49,13 +54,19 @@ def build_reshape_and_cache(target: Target) -> Built:
 
 
 def build_decode(
-    target: Target, head_dim: int = 128, group: int = 2, splits: int = 1, kind: str = "bf16", kv: str = "bf16"
+    target: Target,
+    head_dim: int = 128,
+    group: int = 2,
+    fills: bool = True,
+    kind: str = "bf16",
+    kv: str = "bf16",
+    prefix_splits: int = 0,
 ) -> Built:
-    types = pointers(kind, "out", "query") | pointers("fp32", "partial_out", "partial_lse")
+    types = pointers(kind, "out", "query") | pointers("fp32", "partial_out", "partial_lse", "prefix_out", "prefix_lse")
     types |= pointers(fp8(target) if kv == "fp8" else kv, "key_cache", "value_cache")
-    types |= pointers("i32", "block_table", "seq_lens")
-    types |= {"score_scale": "fp32", "value_scale": "fp32", "window": "i32:odd", "table_stride": "i32:odd"}
-    tiling = paged_decode.decode_tiling(head_dim, ITEMSIZE[kv], ITEMSIZE[kind], splits, GPUS[target].stages)
+    types |= pointers("i32", "block_table", "arrived", "parts")
+    types |= {"score_scale": "fp32", "value_scale": "fp32", "table_stride": "i32:odd"}
+    tiling = paged_decode.decode_tiling(head_dim, ITEMSIZE[kv], ITEMSIZE[kind], fills, GPUS[target].stages)
     constants = {
         "block_size": 16,
         "group": group,
@@ -63,22 +74,32 @@ def build_decode(
         "head_dim": head_dim,
         "dim_padded": padded_size(head_dim),
         "tile": tiling.tokens,
-        "num_splits": splits,
+        "prefix_splits": prefix_splits,
+        "prefix_padded": next_power_of_2(max(prefix_splits, 1)),
+        "joined": paged_decode.JOINED,
+        "is_joined_apart": not fills,
     }
     return build(target, paged_decode.paged_decode_kernel, types, constants, tiling.warps, tiling.stages)
 
 
-def build_join(target: Target, head_dim: int = 128, splits: int = 32) -> Built:
-    types = pointers("bf16", "out") | pointers("fp32", "partial_out", "partial_lse") | pointers("i32", "seq_lens")
-    types |= {"window": "i32:odd"}
+def build_join(target: Target, head_dim: int = 128, prefix_splits: int = 8) -> Built:
+    types = pointers("bf16", "out") | pointers("fp32", "partial_out", "partial_lse", "prefix_out", "prefix_lse")
+    types |= pointers("i32", "of_request")
     constants = {
         "head_dim": head_dim,
         "dim_padded": padded_size(head_dim),
-        "tile": 32,
-        "num_splits": splits,
-        "splits_padded": splits,
+        "prefix_splits": prefix_splits,
+        "prefix_padded": next_power_of_2(max(prefix_splits, 1)),
+        "joined": paged_decode.JOINED,
     }
-    return build(target, paged_decode.join_splits_kernel, types, constants, num_warps=4)
+    return build(target, paged_decode.join_parts_kernel, types, constants, num_warps=1)
+
+
+def build_plan_decode(target: Target, has_prefix: bool = False) -> Built:
+    types = pointers("i32", "parts", "of_request", "arrived", "seq_lens", "prefix_tokens")
+    types |= dict.fromkeys(("window", "num_requests", "num_arrivals", "most_parts"), "i32:odd")
+    constants = {"requests_padded": 4096, "tile": 64, "has_prefix": has_prefix, "least_tiles": 2}
+    return build(target, paged_decode.plan_decode_kernel, types, constants, num_warps=4)
 
 
 def build_prefill(
@@ -191,8 +212,8 @@ def build_pack(target: Target, kernel: Any, **constants: Any) -> Built:
 
 def build_sampling(target: Target, kernel: Any, warps: int, has_history: bool = True, **constants: Any) -> Built:
     names = [name.removesuffix("_ptr") for name in kernel.arg_names if name.endswith("_ptr")]
-    integers = {"last_tie", "history", "top_k", "slot", "best_token", "position"}
-    wide = {"seed", "out"}
+    integers = {"last_tie", "history", "top_k", "slot", "best_token", "position", "num_found", "ticket", "part_above"}
+    wide = {"seed", "out", "candidate", "part_mass_above", "part_mass"}
     kinds = {name: "i32" if name in integers else "i64" if name in wide else "fp32" for name in names}
     kinds |= {"logits": "bf16", "token_ids": "i32"}
     types = {f"{name}_ptr": f"*{kinds[name]}" for name in names}
@@ -211,12 +232,14 @@ def build_logprobs(target: Target) -> Built:
     return build(target, kernel, types | {"vocab_size": "i32:odd"}, constants, logprobs.NUM_WARPS)
 
 
-THRESHOLD: dict[str, Any] = {
-    "kernel": threshold.threshold_kernel,
+SURVEY: dict[str, Any] = {
+    "kernel": threshold.survey_kernel,
     "warps": threshold.NUM_WARPS,
-    "num_pivots": threshold.PIVOTS,
     "tile": threshold.TILE,
+    "room": threshold.ROOM,
+    "parts_padded": 64,
 }
+COLLECT: dict[str, Any] = SURVEY | {"kernel": threshold.collect_kernel, "tile": threshold.COLLECT_TILE}
 DRAW: dict[str, Any] = {"kernel": sample.draw_kernel, "warps": 4, "tile": sample.TILE}
 FINISH: dict[str, Any] = {"kernel": sample.finish_kernel, "warps": 1, "chunks_padded": 256}
 
@@ -226,12 +249,14 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     # Each element is read once and written once: there is nothing to share.
     "reshape_and_cache": (build_reshape_and_cache, 0),
     "decode": (build_decode, 72 * KB),
-    "decode, split": (partial(build_decode, splits=8), 40 * KB),
+    "decode, few tiles": (partial(build_decode, fills=False), 56 * KB),
+    "decode behind a prefix": (partial(build_decode, prefix_splits=8), 72 * KB),
+    "decode, join": (build_join, 4 * KB),
+    "decode, plan": (build_plan_decode, 4 * KB),
     "decode, head size 80, 7 heads a KV head": (partial(build_decode, head_dim=80, group=7), 72 * KB),
     "decode, head size 256": (partial(build_decode, head_dim=256), 80 * KB),
     "decode, FP8 cache": (partial(build_decode, kv="fp8"), 40 * KB),
     "decode, float32": (partial(build_decode, kind="fp32", kv="fp32", head_dim=64), 48 * KB),
-    "join of splits": (build_join, 4 * KB),
     "prefill": (build_prefill, 113 * KB),
     "prefill, from the step's own tensors": (partial(build_prefill, fresh=True), 113 * KB),
     "prefill, window": (partial(build_prefill, window=True), 113 * KB),
@@ -262,8 +287,11 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
         partial(build_pack, kernel=pack_inputs.gather_block_table_kernel, block_size=16, tile=pack_inputs.TILE),
         0,
     ),
-    "sampling, thresholds": (partial(build_sampling, **THRESHOLD), 24 * KB),
-    "sampling, thresholds without penalties": (partial(build_sampling, has_history=False, **THRESHOLD), 24 * KB),
+    # Sums over all threads only: their tokens stay with them.
+    "sampling, survey": (partial(build_sampling, **SURVEY), KB),
+    "sampling, survey without penalties": (partial(build_sampling, has_history=False, **SURVEY), KB),
+    "sampling, collect": (partial(build_sampling, **COLLECT), KB),
+    "sampling, collect without penalties": (partial(build_sampling, has_history=False, **COLLECT), KB),
     "sampling, draw": (partial(build_sampling, **DRAW), 8 * KB),
     "sampling, draw without penalties": (partial(build_sampling, has_history=False, **DRAW), 8 * KB),
     "sampling, finish": (partial(build_sampling, **FINISH), KB),

@@ -13,7 +13,7 @@ def run(setup: Setup) -> int:
     model = cases.Sizes(64, 4, 2, 16, 96, 130, setup.device, dtype)
     chosen = [
         cases.decode_case(model, 3, 40),
-        cases.decode_case(model, 2, 70, num_splits=4),
+        cases.decode_case(model, 2, 70, most_parts=4),
         cases.prefill_case(model, 2, 33, fresh=False),
         cases.prefill_case(model, 2, 33, fresh=True),
         cases.rotary_case(model, 5),
