@@ -1,11 +1,11 @@
-"""Owns sampling without the host: from logits to the next step's inputs in three launches that a graph can capture.
+"""Owns sampling without the host: from logits to the next step's inputs in four launches that a graph can capture.
 
     token = argmax of score[t] + noise(seed, position, t) over the kept t        (greedy: no noise, and all are kept)
 
-    1. `threshold_kernel`   one program a row: the lowest score that is kept. Rows that keep all end at once.
-    2. `draw_kernel`        many programs a row: the best token of each chunk of the vocabulary. Noise is worked out
+    1. and 2. `threshold`   the lowest score that is kept of each row. Programs of rows that keep all end at once.
+    3. `draw_kernel`        many programs a row: the best token of each chunk of the vocabulary. Noise is worked out
                             only where it can still make a token the best of its row.
-    3. `finish_kernel`      one program a row: the best of the chunks; it is written where the next step reads it.
+    4. `finish_kernel`      one program a row: the best of the chunks; it is written where the next step reads it.
 
 Upstream: vllm/v1/worker/gpu/sample/sampler.py::Sampler.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import torch
 
-from minivllm.kernels import threshold
 from minivllm.kernels.gumbel import MAX_NOISE, gumbel_noise, gumbel_noise_reference, one_minus_uniform, random_words
 from minivllm.kernels.scores import (
     SamplingParameters,
@@ -24,7 +23,7 @@ from minivllm.kernels.scores import (
     scores_reference,
     to_scores,
 )
-from minivllm.kernels.threshold import kept_reference, threshold_kernel
+from minivllm.kernels.threshold import find_thresholds, kept_reference
 from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
 
 # Tokens of a tile, and about how many programs `draw_kernel` has, if rows have so many tiles. An H200 runs some
@@ -212,25 +211,17 @@ def sample(
     out = torch.empty(num_rows, dtype=torch.int64, device=device) if out is None else out
     if num_rows == 0:
         return out
-    lowest = torch.empty(num_rows, dtype=torch.float32, device=device)
-    last_tie = torch.empty(num_rows, dtype=torch.int32, device=device)
-    row_best = torch.empty(num_rows, dtype=torch.float32, device=device)
+    found = find_thresholds(logits, rows.slot, parameters, state)
     best_score = torch.empty((num_rows, chunks), dtype=torch.float32, device=device)
     best_token = torch.empty((num_rows, chunks), dtype=torch.int32, device=device)
     has_history = state.history is not None
     history = state.token_ids if state.history is None else state.history  # never read without a history
     penalties = (parameters.repetition, parameters.frequency, parameters.presence)
     sizes = (vocab_size, logits.stride(0), history.stride(0))
-    # No fused multiply-add: both kernels must come to the same scores in every bit, or a threshold would cut itself off
-    threshold_kernel[(num_rows,)](
-        lowest, last_tie, row_best, logits, history, parameters.temperature, parameters.min_p, parameters.top_k,
-        parameters.top_p, rows.slot, *penalties, *sizes,
-        has_history=has_history, num_pivots=threshold.PIVOTS, tile=threshold.TILE, num_warps=threshold.NUM_WARPS,
-        enable_fp_fusion=False,
-    )  # fmt: skip
+    # No fused multiply-add: the scores must be those that a threshold was found among, in every bit.
     draw_kernel[(num_rows, chunks)](
-        best_score, best_token, row_best, lowest, last_tie, logits, history, parameters.temperature, parameters.seed,
-        rows.position, rows.slot, *penalties, *sizes, chunk,
+        best_score, best_token, found.row_best, found.lowest, found.last_tie, logits, history, parameters.temperature,
+        parameters.seed, rows.position, rows.slot, *penalties, *sizes, chunk,
         has_history=has_history, tile=TILE, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     finish_kernel[(num_rows,)](
