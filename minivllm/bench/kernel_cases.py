@@ -224,21 +224,38 @@ def fused_cases(model: Sizes, rows: int) -> Iterator[Case]:
     yield fused_case(model, "down + residual", rows, model.hidden, model.inner)
 
 
-def sample_case(model: Sizes, rows: int, what: str, temperature: float, top_p: float = 1.0) -> Case:
+def logits_like_text(model: Sizes, rows: int) -> torch.Tensor:
+    """A few likely tokens before a long tail, where `random` gives nearly all tokens about the same chance."""
+    rank = torch.rand(rows, model.vocab, device=model.device).argsort(dim=1) + 1
+    return (12 - 1.8 * rank.log()).to(model.dtype) + 0.5 * model.random(rows, model.vocab)
+
+
+def sample_case(
+    model: Sizes,
+    rows: int,
+    what: str,
+    temperature: float,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
+    like_text: bool = False,
+) -> Case:
     def make() -> Run:
         columns: dict[str, torch.Tensor] = {
             name: torch.zeros(rows, device=model.device) for name in SamplingParameters._fields
         }
         columns |= {
             "temperature": torch.full((rows,), temperature, device=model.device),
-            "top_k": model.integers([0] * rows),
+            "min_p": torch.full((rows,), min_p, device=model.device),
+            "top_k": model.integers([top_k] * rows),
             "top_p": torch.full((rows,), top_p, device=model.device),
             "seed": model.integers(torch.arange(rows), torch.int64),
             "repetition": torch.ones(rows, device=model.device),
         }
         state = SamplingState(model.integers(torch.zeros(rows, 64)), None)
         batch = SamplingRows(model.integers(torch.arange(rows)), model.integers([7] * rows))
-        return partial(sample, model.random(rows, model.vocab), batch, SamplingParameters(**columns), state)
+        logits = logits_like_text(model, rows) if like_text else model.random(rows, model.vocab)
+        return partial(sample, logits, batch, SamplingParameters(**columns), state)
 
     def make_torch() -> Run:
         return partial(torch.argmax, model.random(rows, model.vocab), dim=-1)
@@ -293,8 +310,11 @@ def all_cases(device: torch.device) -> Iterator[Case]:
     yield from linear_cases(large, 1)
     for rows in (1, 2, 4):
         yield from fused_cases(small, rows)
-    for rows in (1, 256):
+    for rows in (1, 16, 256):
         yield sample_case(small, rows, "greedy", 0.0)
         yield sample_case(small, rows, "temperature", 0.6)
         yield sample_case(small, rows, "top_p", 0.6, top_p=0.95)
+        yield sample_case(small, rows, "top_p, like text", 0.6, top_p=0.95, like_text=True)
+        yield sample_case(small, rows, "top_k", 0.6, top_k=50)
+        yield sample_case(small, rows, "min_p", 0.6, min_p=0.05)
     yield logprobs_case(small, 256)

@@ -23,7 +23,8 @@ def run(setup: Setup) -> int:
         *cases.linear_cases(model, 9),
         *cases.fused_cases(model, 1),
         cases.sample_case(model, 2, "greedy", 0.0),
-        cases.sample_case(model, 2, "top_p", 0.6, top_p=0.9),
+        cases.sample_case(model, 2, "top_p", 0.6, top_p=0.9, like_text=True),
+        cases.sample_case(model, 2, "top_k and min_p", 0.6, top_k=5, min_p=0.01),
         cases.logprobs_case(model, 2),
     ]
     if setup.is_gpu:  # Hopper's own kernel takes no small heads
