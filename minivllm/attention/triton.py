@@ -4,7 +4,8 @@
                     decodes    what goes on      whole new prompts
     kernel        paged_decode   paged_prefill     the same on the step's own keys and values, or hopper_prefill
 
-In front stand the requests with one new token: there contexts are cut among programs, and nothing else is faster.
+In front stand the requests with one new token: there contexts are cut among programs, and nothing else is faster. If
+all of them begin with the same long prefix, `prefix_attention` reads it once for many, and `paged_decode` the rest.
 New prompts at the end need no table of blocks: their keys and values are there in one piece, as the step has computed
 them, and long ones on a Hopper GPU have a kernel of their own. Everything between goes through the kernel that takes
 any number of tokens after any context. Slots sort a batch in this way; rows do not, and a request that stands in a part
@@ -25,6 +26,7 @@ from minivllm.attention.paged import PagedBackend, PagedMetadata
 from minivllm.kernels.hopper_prefill import hopper_prefill, is_for
 from minivllm.kernels.paged_decode import DecodePlan, paged_decode, plan_decode
 from minivllm.kernels.paged_prefill import paged_prefill
+from minivllm.kernels.prefix_attention import is_worth_it, prefix_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,15 @@ class TritonBatch(PagedMetadata):
 
     plans: dict[int | None, DecodePlan] = field(default_factory=dict)
 
+    def prefix_of(self, window: int | None) -> torch.Tensor | None:
+        """How much of their contexts decodes attend to together in a layer: nothing in one that sees a window."""
+        return self.prefix_tokens if window is None else None
+
     def plan(self, query: torch.Tensor, kv_cache: torch.Tensor, window: int | None) -> DecodePlan:
         """How the contexts of the decodes in front are cut."""
         if window not in self.plans:
-            self.plans[window] = plan_decode(query, kv_cache, self.seq_lens[: len(query)], window)
+            seq_lens = self.seq_lens[: len(query)]
+            self.plans[window] = plan_decode(query, kv_cache, seq_lens, window, self.prefix_of(window))
         return self.plans[window]
 
 
@@ -55,7 +62,11 @@ class TritonBackend(PagedBackend[TritonBatch]):
     graph_support = AttentionCGSupport.ALWAYS
 
     def on_device(self, batch: PagedMetadata, host: AttentionMetadata | None) -> TritonBatch:
-        return TritonBatch(batch.query_start_loc, batch.seq_lens, batch.block_table, batch.slot_mapping, batch.parts)
+        tables = batch.query_start_loc, batch.seq_lens, batch.block_table, batch.slot_mapping
+        return TritonBatch(*tables, batch.parts, batch.prefix_tokens)
+
+    def use_cascade_attention(self, num_decodes: int, prefix_tokens: int, token_bytes: int) -> bool:
+        return is_worth_it(num_decodes, prefix_tokens, token_bytes)
 
     def attend(
         self,
@@ -72,16 +83,12 @@ class TritonBackend(PagedBackend[TritonBatch]):
         parts = batch.parts
         front, num_requests = parts.num_decodes, len(batch.seq_lens)
         if front:
-            paged_decode(
-                query[:front],
-                kv_cache,
-                batch.block_table[:front],
-                batch.seq_lens[:front],
-                window,
-                self.scales,
-                out[:front],
-                plan=batch.plan(query[:front], kv_cache, window),
-            )
+            decodes = query[:front], kv_cache, batch.block_table[:front], batch.seq_lens[:front]
+            prefix_tokens, prefix = batch.prefix_of(window), None
+            if prefix_tokens is not None:
+                prefix = prefix_attention(*decodes, prefix_tokens, self.scales)
+            plan = batch.plan(query[:front], kv_cache, window)
+            paged_decode(*decodes, window, self.scales, out[:front], prefix, plan)
         # A cache of 8 bits must be read back: a token's attention must not depend on the step it was computed in.
         can_be_fresh = kv_cache.dtype == key.dtype and key.stride() == value.stride()
         middle = num_requests - (parts.num_fresh if can_be_fresh else 0)

@@ -18,6 +18,7 @@ from minivllm.kernels.hopper_prefill import hopper_prefill, is_for
 from minivllm.kernels.logprobs import token_logprobs
 from minivllm.kernels.paged_decode import paged_decode, plan_decode
 from minivllm.kernels.paged_prefill import paged_prefill
+from minivllm.kernels.prefix_attention import prefix_attention
 from minivllm.kernels.rms_norm import rms_norm
 from minivllm.kernels.rotary_and_cache import rotary_and_cache
 from minivllm.kernels.sample import sample
@@ -108,6 +109,23 @@ def decode_case(model: Sizes, batch: int, context: int, most_parts: int | None =
     size = f"{batch} x {context}, {model.heads}/{model.kv_heads} heads"
     size += "" if most_parts is None else f", {most_parts} parts"
     return Case("paged_decode", size, (cache + own) * model.dtype.itemsize, 0, make)
+
+
+def prefix_case(model: Sizes, batch: int, prefix: int, num_splits: int | None = None) -> Case:
+    """The tokens that all requests begin with, once; what is left for each of them to read is a `decode_case`."""
+
+    def make() -> Run:
+        query = model.random(batch, model.heads, model.head_dim)
+        kv_cache, table, _ = paged_batch(model, 1, prefix)
+        seq_lens, num_tokens = model.integers([prefix + 1] * batch), model.integers([prefix])
+        return partial(prefix_attention, query, kv_cache, table, seq_lens, num_tokens, num_splits=num_splits)
+
+    cache = 2 * prefix * model.kv_heads * model.head_dim * model.dtype.itemsize
+    own = batch * model.heads * (model.head_dim * (model.dtype.itemsize + 4) + 4)  # results are partial, in float32
+    flops = 2 * 2 * batch * model.heads * model.head_dim * prefix
+    size = f"{batch} x the same {prefix}, {model.heads}/{model.kv_heads} heads"
+    size += "" if num_splits is None else f", {num_splits} splits"
+    return Case("prefix_attention", size, cache + own, flops, make)
 
 
 def prefill_case(model: Sizes, batch: int, length: int, fresh: bool, may_be_hopper: bool = True) -> Case:
@@ -295,6 +313,9 @@ def all_cases(device: torch.device) -> Iterator[Case]:
         yield decode_case(small, 64, 1024, most_parts)
     for most_parts in (8, 16, 32):
         yield decode_case(small, 1, 1024, most_parts)
+    for batch, prefix in ((8, 8192), (32, 1792), (256, 512), (256, 1792)):
+        yield prefix_case(small, batch, prefix)
+    yield prefix_case(large, 256, 1792)
     for model, batch, length in ((small, 4, 4096), (large, 4, 4096), (small, 8, 2048), (small, 16, 1024)):
         yield prefill_case(model, batch, length, fresh=False)
         own = prefill_case(model, batch, length, fresh=True)

@@ -6,9 +6,11 @@ import argparse
 import json
 import tempfile
 import traceback
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,9 +19,11 @@ import torch
 from minivllm import LLM, SamplingParams
 from minivllm.attention import libraries
 from minivllm.attention.backend import AttentionMetadata
+from minivllm.attention.paged import PagedMetadata, parts_of
 from minivllm.attention.selector import select_backend
 from minivllm.attention.torch_sdpa import TorchSdpaBackend
 from minivllm.attention.triton import TritonBackend
+from minivllm.kernels import prefix_attention
 from minivllm.models.loader import ModelLoader
 from minivllm.models.model_zoo import find_model
 from minivllm.worker.captured_runner import CapturedModelRunner
@@ -178,6 +182,55 @@ def check_captured(device: str) -> None:
     assert replayed.count("graph") > 5
     assert replayed.count("device") > 2
     assert set(replayed) == {"graph", "device"}
+
+
+# Twice as long as a block and a bit; one shares only its first block.
+SHARED = [7, 3, 9, 9, 12, 30, 2, 8, 41]
+SHARING = [[*SHARED, 5], [*SHARED, 6, 1], [*SHARED[:6], 17, 21, 3, 4, 5, 9]]
+
+
+def check_prefix(device: str) -> None:
+    """Decodes that attend to a shared prefix together have the tokens of decodes that do not: in steps of decodes, with
+    padding, beside prompts and chunks, after a preemption; and layers that see a window leave it."""
+    dispatches: list[tuple[str, bool]] = []
+    dispatch = CapturedModelRunner._dispatch
+
+    def spy(runner, batch):
+        way, found = dispatch(runner, batch)
+        assert ("share a prefix of" in found.reason) == (batch.prefix_tokens > 0)
+        dispatches.append((way, batch.prefix_tokens > 0))
+        return way, found
+
+    params = [SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True) for count in (4, 3, 5)]
+    from_two_tokens_on = [("LEAST_REQUESTS", 2), ("LEAST_TOKENS", 1), ("LEAST_SAVED_BYTES", 0)]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as patches:
+        save_model("qwen3", Path(folder), initializer_range=0.3)
+        expected = generate(folder, SHARING, params=params, attention_backend="torch_sdpa", device=device)
+        patches.enter_context(patch.object(CapturedModelRunner, "_dispatch", spy))
+        for name, value in from_two_tokens_on:
+            patches.enter_context(patch.object(prefix_attention, name, value))
+        captured = {"attention_backend": "triton", "device": device, "cudagraph_mode": "FULL_DECODE_ONLY"}
+        got = generate(folder, SHARING, params=params, **captured)
+        assert {("graph", True), ("device", True), ("device", False)} <= set(dispatches), dispatches
+    assert got == expected, f"{got} instead of {expected}"
+    check_layers_with_a_window()
+
+
+def check_layers_with_a_window() -> None:
+    """One batch for layers of both kinds: three decodes whose first 8 tokens are the same, and a chunk behind."""
+    metadata, kv_cache, new = batch_of([(9, 1), (12, 1), (8, 1), (8, 3)])
+    metadata.block_table[1:, :2] = metadata.block_table[0, :2]
+    query = torch.randn(new.shape[1], HEADS, HEAD_DIM)
+    tables = (metadata.query_start_loc, metadata.seq_lens, metadata.block_table, metadata.slot_mapping)
+    parts = parts_of(np.diff(metadata.query_start_loc), metadata.seq_lens)
+    backend = TritonBackend()
+    together = PagedMetadata(*map(torch.from_numpy, tables), parts, torch.tensor([8], dtype=torch.int32))
+    prepared = backend.on_device(together, metadata)
+    for window in (None, 6):
+        cache = kv_cache.clone()
+        got = backend.forward(query, new[0], new[1], cache, prepared, window)
+        expected, _ = attend(TorchSdpaBackend([window]), metadata, kv_cache, query, new, window)
+        assert_near(got, expected, f"{window=}", 1e-5)
 
 
 # Each draws in another way; the last two need the host for some or all of their steps.

@@ -22,7 +22,18 @@ from minivllm.kernels.triton_guard import HAS_TRITON
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed on this machine")
-CHECKS = ["forward", "unrotated", "selection", "rows", "window", "device_step", "captured", "draws", "libraries"]
+CHECKS = [
+    "forward",
+    "unrotated",
+    "selection",
+    "rows",
+    "window",
+    "device_step",
+    "captured",
+    "prefix",
+    "draws",
+    "libraries",
+]
 
 
 @cache
@@ -101,6 +112,7 @@ def test_on_a_gpu_it_is_taken_and_gives_the_references_tokens():
         "window",
         "device_step",
         "captured",
+        "prefix",
         "draws",
         "--device",
         "cuda",

@@ -14,6 +14,7 @@ from minivllm.kernels import (
     paged_decode,
     paged_prefill,
     penalties,
+    prefix_attention,
     reshape_and_cache,
     rms_norm,
     rotary_and_cache,
@@ -128,6 +129,25 @@ def build_prefill(
         "is_fresh": fresh,
     }
     return build(target, paged_prefill.paged_prefill_kernel, types, constants, tiling.warps, tiling.stages)
+
+
+def build_prefix(
+    target: Target, head_dim: int = 128, group: int = 2, requests: int = 256, kind: str = "bf16", kv: str = "bf16"
+) -> Built:
+    types = pointers(kind, "query") | pointers(fp8(target) if kv == "fp8" else kv, "key", "value")
+    types |= pointers("fp32", "partial_out", "partial_lse") | pointers("i32", "block_table", "seq_lens", "num_tokens")
+    types |= {"score_scale": "fp32", "value_scale": "fp32", "num_requests": "i32:odd"}
+    tiling = prefix_attention.prefix_tiling(GPUS[target], requests * group, head_dim, ITEMSIZE[kind])
+    constants = {
+        "block_size": 16,
+        "group": group,
+        "rows": tiling.rows,
+        "head_dim": head_dim,
+        "dim_padded": padded_size(head_dim),
+        "tile": tiling.tile,
+    }
+    kernel = prefix_attention.prefix_attention_kernel
+    return build(target, kernel, types, constants, tiling.warps, tiling.stages)
 
 
 def build_rotary(target: Target, head_dim: int = 128, kv: str = "bf16") -> Built:
@@ -257,6 +277,15 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "decode, head size 256": (partial(build_decode, head_dim=256), 80 * KB),
     "decode, FP8 cache": (partial(build_decode, kv="fp8"), 40 * KB),
     "decode, float32": (partial(build_decode, kind="fp32", kv="fp32", head_dim=64), 48 * KB),
+    "prefix": (build_prefix, 130 * KB),
+    "prefix, few requests": (partial(build_prefix, requests=8), 40 * KB),
+    "prefix, 16 requests": (partial(build_prefix, requests=16), 44 * KB),
+    "prefix, 32 requests": (partial(build_prefix, requests=32), 114 * KB),
+    "prefix, head size 64": (partial(build_prefix, head_dim=64), 66 * KB),
+    "prefix, head size 80, 7 heads a KV head": (partial(build_prefix, head_dim=80, group=7), 130 * KB),
+    "prefix, head size 256": (partial(build_prefix, head_dim=256), 130 * KB),
+    "prefix, FP8 cache": (partial(build_prefix, kv="fp8"), 82 * KB),
+    "prefix, float32": (partial(build_prefix, kind="fp32", kv="fp32"), 44 * KB),
     "prefill": (build_prefill, 113 * KB),
     "prefill, from the step's own tensors": (partial(build_prefill, fresh=True), 113 * KB),
     "prefill, window": (partial(build_prefill, window=True), 113 * KB),
@@ -304,5 +333,7 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
 EARLY = {
     name: name.startswith(("GEMV", "fused GEMV"))
     for name in BUILDS
-    if name.startswith(("decode", "join", "norm, rotation", "RMS", "SiLU", "GEMV", "fused GEMV", "skinny GEMM"))
+    if name.startswith(
+        ("decode", "prefix", "join", "norm, rotation", "RMS", "SiLU", "GEMV", "fused GEMV", "skinny GEMM")
+    )
 }

@@ -39,7 +39,8 @@ def run_model(name: str) -> None:
     step = DeviceStep(model, caches, attention, Limits(MAX_NUM_SEQS, MAX_TOKENS, MAX_MODEL_LEN, BLOCK_SIZE))
     shapes = GraphDispatcher(MAX_NUM_SEQS, capture_mixed=True).shapes()
     step.requests.make_room_for_penalties()
-    for shape in [*shapes, replace(shapes[-1], with_penalties=True)]:
+    sharing = [replace(shape, with_prefix=True) for shape in shapes if shape.query_len == 1]
+    for shape in [*shapes, *sharing, replace(shapes[-1], with_penalties=True)]:
         step.run(shape)
     for layout in layouts():
         step.sample(step.forward(layout), with_penalties=False)

@@ -14,6 +14,7 @@ def run(setup: Setup) -> int:
     chosen = [
         cases.decode_case(model, 3, 40),
         cases.decode_case(model, 2, 70, most_parts=4),
+        cases.prefix_case(model, 3, 40),
         cases.prefill_case(model, 2, 33, fresh=False),
         cases.prefill_case(model, 2, 33, fresh=True),
         cases.rotary_case(model, 5),
