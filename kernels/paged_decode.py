@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 import torch
 
-from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
+from minivllm.kernels.early_launch import AFTER_ITS_WAIT, begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.launch import UNSCALED, KVScales, check_paged, gpu_of, padded_size
 from minivllm.kernels.paged import SharedPrefix, join_splits, load_page_ids, softmax_step
 from minivllm.kernels.triton_guard import jit, jit_for_any, next_power_of_2, tl
@@ -55,8 +55,6 @@ TILE_BYTES = 16 * 1024
 MORE_PROGRAMS_PER_PROCESSOR = 4
 # A part's row of the plan, see `plan_decode_kernel`.
 PLAN_COLUMNS = 8
-# Shorter parts cost more to join than they gain.
-LEAST_TILES = 2
 # Parts that are joined at once.
 JOINED = 16
 # Few sizes of batches for which the plan's kernel is compiled.
@@ -140,7 +138,6 @@ def plan_decode_kernel(
     requests_padded: tl.constexpr,
     tile: tl.constexpr,
     has_prefix: tl.constexpr,
-    least_tiles: tl.constexpr,
 ):
     """Cut contexts into parts of equal length, none longer than `all tokens / (most_parts - num_requests)`.
 
@@ -157,7 +154,7 @@ def plan_decode_kernel(
         prefix = tl.load(prefix_tokens_ptr)
     first = first_token(seq_len, window, prefix)
     tiles = (seq_len - first + tile - 1) // tile
-    longest = tl.maximum(tl.cdiv(tl.sum(tiles, 0), most_parts - num_requests), least_tiles)
+    longest = tl.maximum(tl.cdiv(tl.sum(tiles, 0), most_parts - num_requests), 1)
     # A request without tokens has a part too: its output, zeros, must be written.
     count = tl.where(is_real, tl.maximum((tiles + longest - 1) // longest, 1), 0)
     tokens = (tiles + count - 1) // tl.maximum(count, 1) * tile  # of a part
@@ -341,12 +338,12 @@ def paged_decode_kernel(
                 prefix_splits,
             )  # fmt: skip
         # A request without tokens (a padding row of a captured graph) has a total of 0, and puts out zeros.
-        result = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+        result = acc * (1.0 / tl.where(total == 0.0, 1.0, total))[:, None]
         out_cell = request.to(tl.int64) * out_token_stride + cell
         tl.store(out_ptr + out_cell, result.to(out_ptr.dtype.element_ty), mask=is_cell)
     else:
         place = own.to(tl.int64) * num_heads + head  # (group_rows,)
-        tl.store(partial_out_ptr + place[:, None] * head_dim + dim[None, :], acc / total[:, None], mask=is_cell)
+        tl.store(partial_out_ptr + place[:, None] * head_dim + dim[None, :], acc * (1.0 / total)[:, None], mask=is_cell)
         tl.store(partial_lse_ptr + place, highest + tl.log2(total), mask=is_row)
         if not is_joined_apart:
             tl.debug_barrier()  # all threads have written before one says so
@@ -394,22 +391,10 @@ def join_parts_kernel(
     )  # fmt: skip
 
 
-def decode_tiling(head_dim: int, kv_itemsize: int, query_itemsize: int, fills_gpu: bool, most_stages: int) -> Tiling:
-    """How a context is read.
-
-    Args:
-        head_dim, kv_itemsize, query_itemsize: Numbers of a head, and bytes of one. Numbers of 4 bytes are not for the
-            matrix unit, and need registers: a smaller tile.
-        fills_gpu: Whether there are tiles for every program. With fewer there is little for each, and it is over sooner
-            in small tiles.
-        most_stages: Tiles that may be held at once.
-    """
+def decode_tiling(head_dim: int, kv_itemsize: int, query_itemsize: int) -> Tiling:
+    """How a context is read. Numbers of 4 bytes are not for the matrix unit, and need registers: a smaller tile."""
     tokens = TILE_BYTES // (padded_size(head_dim) * max(kv_itemsize, 2))
-    if query_itemsize == 4:
-        return Tiling(max(16, min(tokens, 64) // 2), 4, 2)
-    if not fills_gpu:
-        return Tiling(max(16, min(tokens, 32)), 2, most_stages + 1)
-    return Tiling(max(16, min(tokens, 64)), 4, 2)
+    return Tiling(max(16, min(tokens, 64) // (2 if query_itemsize == 4 else 1)), 4, 2)
 
 
 def most_parts_for(requests: int, num_kv_heads: int, processors: int) -> int:
@@ -437,9 +422,7 @@ def plan_decode(
     requests, num_heads, head_dim = query.shape
     num_kv_heads, device = kv_cache.shape[3], query.device
     gpu = gpu_of(device)
-    kv_itemsize = kv_cache.dtype.itemsize
-    fills_gpu = requests * num_kv_heads >= 2 * gpu.processors
-    tiling = decode_tiling(head_dim, kv_itemsize, query.dtype.itemsize, fills_gpu, gpu.stages)
+    tiling = decode_tiling(head_dim, kv_cache.dtype.itemsize, query.dtype.itemsize)
     most_parts = most_parts or most_parts_for(requests, num_kv_heads, gpu.processors)
     plan = DecodePlan(
         tiling,
@@ -448,7 +431,7 @@ def plan_decode(
         torch.empty((requests, num_kv_heads), dtype=torch.int32, device=device),
         torch.empty((most_parts, num_heads, head_dim), dtype=torch.float32, device=device),
         torch.empty((most_parts, num_heads), dtype=torch.float32, device=device),
-        not fills_gpu,
+        requests * num_kv_heads < 2 * gpu.processors,
         0 if window is None else window,
         prefix_tokens,
     )
@@ -465,7 +448,6 @@ def plan_decode(
         requests_padded=next(size for size in REQUESTS_PADDED if size >= requests),
         tile=tiling.tokens,
         has_prefix=prefix_tokens is not None,
-        least_tiles=LEAST_TILES,
         num_warps=4,
     )
     return plan
@@ -545,7 +527,7 @@ def paged_decode(
         is_joined_apart=plan.is_joined_apart,
         num_warps=plan.tiling.warps,
         num_stages=plan.tiling.stages,
-        **early_launch(query.device, requests),
+        **early_launch(query.device, requests, AFTER_ITS_WAIT),
     )
     if plan.is_joined_apart:
         join_parts_kernel[(num_heads, requests)](
@@ -562,6 +544,6 @@ def paged_decode(
             prefix_padded=next_power_of_2(max(prefix_splits, 1)),
             joined=JOINED,
             num_warps=1,
-            **early_launch(query.device, requests),
+            **early_launch(query.device, requests, AFTER_ITS_WAIT),
         )
     return out

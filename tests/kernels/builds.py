@@ -58,7 +58,7 @@ def build_decode(
     target: Target,
     head_dim: int = 128,
     group: int = 2,
-    fills: bool = True,
+    joined_apart: bool = False,
     kind: str = "bf16",
     kv: str = "bf16",
     prefix_splits: int = 0,
@@ -67,7 +67,7 @@ def build_decode(
     types |= pointers(fp8(target) if kv == "fp8" else kv, "key_cache", "value_cache")
     types |= pointers("i32", "block_table", "arrived", "parts")
     types |= {"score_scale": "fp32", "value_scale": "fp32", "table_stride": "i32:odd"}
-    tiling = paged_decode.decode_tiling(head_dim, ITEMSIZE[kv], ITEMSIZE[kind], fills, GPUS[target].stages)
+    tiling = paged_decode.decode_tiling(head_dim, ITEMSIZE[kv], ITEMSIZE[kind])
     constants = {
         "block_size": 16,
         "group": group,
@@ -78,7 +78,7 @@ def build_decode(
         "prefix_splits": prefix_splits,
         "prefix_padded": next_power_of_2(max(prefix_splits, 1)),
         "joined": paged_decode.JOINED,
-        "is_joined_apart": not fills,
+        "is_joined_apart": joined_apart,
     }
     return build(target, paged_decode.paged_decode_kernel, types, constants, tiling.warps, tiling.stages)
 
@@ -99,7 +99,7 @@ def build_join(target: Target, head_dim: int = 128, prefix_splits: int = 8) -> B
 def build_plan_decode(target: Target, has_prefix: bool = False) -> Built:
     types = pointers("i32", "parts", "of_request", "arrived", "seq_lens", "prefix_tokens")
     types |= dict.fromkeys(("window", "num_requests", "num_arrivals", "most_parts"), "i32:odd")
-    constants = {"requests_padded": 4096, "tile": 64, "has_prefix": has_prefix, "least_tiles": 2}
+    constants = {"requests_padded": 4096, "tile": 64, "has_prefix": has_prefix}
     return build(target, paged_decode.plan_decode_kernel, types, constants, num_warps=4)
 
 
@@ -269,7 +269,7 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     # Each element is read once and written once: there is nothing to share.
     "reshape_and_cache": (build_reshape_and_cache, 0),
     "decode": (build_decode, 72 * KB),
-    "decode, few tiles": (partial(build_decode, fills=False), 56 * KB),
+    "decode, joined apart": (partial(build_decode, joined_apart=True), 72 * KB),
     "decode behind a prefix": (partial(build_decode, prefix_splits=8), 72 * KB),
     "decode, join": (build_join, 4 * KB),
     "decode, plan": (build_plan_decode, 4 * KB),
