@@ -6,7 +6,7 @@ It came with Triton 3.4 and is called experimental there, so whoever uses it mus
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +14,16 @@ import torch
 
 from minivllm.kernels.triton_guard import INTERPRETED, KernelWithoutTriton
 
-__all__ = ["HAS_GLUON", "fetch_box", "gl", "gluon_jit", "gluon_jit_for_any", "hopper", "tensor_in_boxes"]
+__all__ = [
+    "HAS_GLUON",
+    "barrier_of_threads",
+    "fetch_box",
+    "gl",
+    "gluon_jit",
+    "gluon_jit_for_any",
+    "hopper",
+    "tensor_in_boxes",
+]
 
 try:
     from triton.experimental import gluon
@@ -25,13 +34,15 @@ try:
     gluon_jit: Callable[..., Any] = gluon.jit
     # From a matrix to shared memory by the copy engine: (matrix, place, barrier, target). It was renamed on the way.
     fetch_box = getattr(hopper.tma, "async_load", None) or hopper.tma.async_copy_global_to_shared
+    # All threads of a program wait for each other. Also renamed.
+    barrier_of_threads = getattr(gl, "thread_barrier", None) or gl.barrier
     # Triton's interpreter does not know it.
     HAS_GLUON = not INTERPRETED and hasattr(gl, "warp_specialize")
 except ImportError:
     HAS_GLUON = False
     gl = SimpleNamespace(constexpr=int)
     hopper = SimpleNamespace()
-    fetch_box = None
+    fetch_box = barrier_of_threads = None
     gluon_jit = KernelWithoutTriton
 
 
@@ -48,5 +59,11 @@ def tensor_in_boxes(tensor: torch.Tensor, rows: int, columns: int) -> Any:
         rows: Of a box.
         columns: Of a box.
     """
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], getattr(gl, str(tensor.dtype).split(".")[-1]))
+    layout = _layout_of_box(rows, columns, tensor.dtype)
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [rows, columns], layout)
+
+
+@cache
+def _layout_of_box(rows: int, columns: int, dtype: torch.dtype) -> Any:
+    """How a box lies in shared memory. To find out takes far longer than the rest of a launch: it is kept."""
+    return gl.NVMMASharedLayout.get_default_for([rows, columns], getattr(gl, str(dtype).split(".")[-1]))

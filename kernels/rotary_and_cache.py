@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import torch
 
-from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
+from minivllm.kernels.early_launch import AFTER_ITS_WAIT, begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.fp8 import cache_limit, into_cache, into_cache_reference
 from minivllm.kernels.launch import UNSCALED, KVScales
 from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
@@ -25,6 +25,8 @@ from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
 # Heads of one program. 8 heads x 128 numbers x 2 bytes are 2 KB: 4 warps move 16 bytes a thread.
 HEAD_TILE = 8
 NUM_WARPS = 4
+# Between a product and attention it may begin early with more rows than others: its programs are small and soon gone.
+MOST_EARLY_ROWS = 256
 
 
 def rotary_and_cache_reference(
@@ -220,5 +222,5 @@ def rotary_and_cache(
         has_norm=norms is not None,
         fp8_limit=cache_limit(kv_cache.dtype),
         num_warps=NUM_WARPS,
-        **early_launch(qkv.device, len(qkv)),
+        **early_launch(qkv.device, len(qkv), AFTER_ITS_WAIT, MOST_EARLY_ROWS),
     )

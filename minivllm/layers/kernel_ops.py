@@ -3,12 +3,14 @@
 A model takes them by `use_kernels`; until then, and on a CPU, its layers compute without them. They launch what the
 shapes of their arguments say and nothing else, so a step of one shape can be captured.
 
-    rows of x        1               2 ... 4         5 ... 32         33 ... 64        more
-    small weights    GEMV, fused     GEMV, fused     skinny GEMM      cuBLAS           cuBLAS
-    a head           GEMV            GEMV            skinny GEMM      skinny GEMM      cuBLAS
-    others           GEMV, fused     cuBLAS          cuBLAS           cuBLAS           cuBLAS
+    rows of x        1              2 ... 4        5 ... 16       17 ... 32      33 ... 64      65 ... 256     more
+    small weights    GEMV, fused    GEMV, fused    skinny GEMM    skinny GEMM    cuBLAS         cuBLAS         cuBLAS
+    bf16, Hopper     GEMV, fused    GEMV, fused    skinny GEMM    joined         joined         joined         cuBLAS
+    a head           GEMV           GEMV           skinny GEMM    skinny GEMM    skinny GEMM    cuBLAS         cuBLAS
+    others           GEMV, fused    cuBLAS         cuBLAS         cuBLAS         cuBLAS         cuBLAS         cuBLAS
 
-Fused, a layer is six launches, see models/few_rows.py; otherwise there is one for each operation.
+Fused or joined, a layer is six launches, see models/few_rows.py and models/some_rows.py; otherwise there is one for
+each operation.
 
 Upstream: vllm/_custom_ops.py and vllm/model_executor/layers/utils.py::dispatch_unquantized_gemm.
 """
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from minivllm.kernels import fused_linear, rms_norm, silu_and_mul, skinny_linear
+from minivllm.kernels import fused_linear, hopper_linear, rms_norm, silu_and_mul, skinny_linear
 
 # A weight of fewer numbers (16 MB in 16 bits) is small: cuBLAS has programs for a part of the processors only.
 SMALL_WEIGHT = 1 << 23
@@ -36,13 +38,19 @@ class KernelOps:
     and 64 rows, cuBLAS 25, 25, 25 and 26. Its head took 85 us with 64 rows, cuBLAS 96. Of an 8B model's layer every
     product with more than one row is faster with cuBLAS: its programs read x less often.
 
+    Joined (`hopper_linear`), all kernels of such a layer but attention took 21.5, 20.9, 26.4 and 34.6 us with 32, 64,
+    128 and 256 rows, and 30.7, 30.7, 32.6 and 39.0 without; 23.3 and 24.6 with 8 rows, 77.2 and 73.1 with 1024.
+
     Attributes:
         most_fused_rows: Up to so many rows, norms, gates and residuals are part of the products. 0: never.
+        least_joined_rows, most_joined_rows: From and up to so many they are part of Hopper's own products. 0: never.
         most_skinny_rows: Up to so many rows it is our own product, if the weight is small.
         most_head_rows: The same for a weight as tall as a head.
     """
 
     most_fused_rows: int = fused_linear.MOST_ROWS
+    least_joined_rows: int = 17
+    most_joined_rows: int = hopper_linear.MOST_ROWS
     most_skinny_rows: int = 32
     most_head_rows: int = skinny_linear.MOST_ROWS
 
@@ -72,6 +80,27 @@ class KernelOps:
         """Up to how many rows of x it is part of one launch with what stands around it."""
         return min(self.most_fused_rows, self.most_rows(weight))
 
+    def most_joined(self, weight: torch.Tensor) -> int:
+        """Up to how many rows of x a product has norms, gate or residual in it, and its weight is read ahead."""
+        return min(self.most_joined_rows, hopper_linear.most_rows(weight)) if weight.numel() < SMALL_WEIGHT else 0
+
+    def unscaled_linear(
+        self, x: hopper_linear.Unscaled, weight: torch.Tensor, bias: torch.Tensor | None, is_gated: bool = False
+    ) -> torch.Tensor:
+        """x @ weight.T + bias, or the gate of that, for up to `most_joined` rows that lack the scale of their norm."""
+        return hopper_linear.unscaled_linear(x, weight, bias, is_gated)
+
+    def residual_linear(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor,
+        next_norm: fused_linear.Norm,
+    ) -> hopper_linear.Unscaled:
+        """Add x @ weight.T + bias to the residual, in place; the residual's norm but for its scale."""
+        return hopper_linear.residual_linear(x, weight, bias, residual, next_norm)
+
     def fused_linear(
         self,
         x: torch.Tensor,
@@ -81,7 +110,7 @@ class KernelOps:
         is_gated: bool = False,
         residual: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The same for up to `most_fused_rows` rows, with the norm of x before it, the gate or residual after it.
+        """x @ weight.T + bias for up to `most_fused_rows` rows, the norm of x before it, gate or residual after it.
 
         What is added to the residual is added in place, and the residual is what is returned.
         """

@@ -28,6 +28,7 @@ from minivllm.sourcemap.registry import on_map
 if TYPE_CHECKING:
     from minivllm.layers.kernel_ops import KernelOps
     from minivllm.models.few_rows import FewRows
+    from minivllm.models.some_rows import SomeRows
 
 
 class LlamaAttention(nn.Module):
@@ -189,6 +190,7 @@ class Llama(nn.Module):
 
     kernels: KernelOps | None = None
     few_rows: FewRows | None = None
+    some_rows: SomeRows | None = None
 
     def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -223,6 +225,7 @@ class Llama(nn.Module):
         """
         from minivllm.layers.kernel_ops import KernelOps  # imports Triton, which takes a second
         from minivllm.models.few_rows import FewRows
+        from minivllm.models.some_rows import SomeRows
 
         ops = ops or KernelOps()
         for module in self.modules():
@@ -230,7 +233,8 @@ class Llama(nn.Module):
                 module.kernels = ops
         self.rotary.tabulate(self.config.max_position_embeddings + 1)
         layers = cast("list[LlamaDecoderLayer]", list(self.layers))
-        self.few_rows = FewRows(layers, ops) if FewRows.can_run(layers) else None
+        if FewRows.can_run(layers):
+            self.few_rows, self.some_rows = FewRows(layers, ops), SomeRows(layers, self.norm, ops)
 
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
         """What goes into the first layer: (tokens, hidden_size)."""
@@ -249,8 +253,9 @@ class Llama(nn.Module):
     ) -> torch.Tensor:
         hidden = self.embed(input_ids)  # (tokens, hidden_size)
         rotation = self.rotary.at(positions)
-        if self.few_rows is not None and self.few_rows.takes(len(hidden)):
-            return self.norm.forward(self.few_rows.forward(hidden, rotation, kv_caches, attention, metadata))
+        for rows in (self.few_rows, self.some_rows):
+            if rows is not None and rows.takes(len(hidden)):
+                return self.norm.forward(rows.forward(hidden, rotation, kv_caches, attention, metadata))
         residual: torch.Tensor | None = None
         for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
             hidden, residual = layer(hidden, residual, rotation, kv_cache, attention, metadata)

@@ -22,13 +22,15 @@ import torch
 from minivllm.attention.backend import AttentionBackend, AttentionMetadata
 from minivllm.attention.torch_sdpa import TorchSdpaBackend
 from minivllm.attention.triton import TritonBackend
-from minivllm.kernels import fused_linear, skinny_linear
+from minivllm.kernels import fused_linear, hopper_linear, skinny_linear
+from minivllm.kernels.gluon_guard import HAS_GLUON
 from minivllm.kernels.triton_guard import next_power_of_2
 from minivllm.layers.kernel_ops import KernelOps
 from minivllm.layers.norm import RMSNorm
 from minivllm.models.config import DecoderConfig, RopeConfig
 from minivllm.models.llama import Llama, LlamaAttention, LlamaMLP
 from minivllm.models.registry import CausalLM, resolve
+from tests.kernels.pretend_gluon import pretend
 
 BLOCK_SIZE = 4
 # Of the largest number; float32 alone, by another order of sums, differs by a few of its 1e-7.
@@ -52,6 +54,12 @@ FULL: Steps = [
     [("b", 1)],
     *[[("a", 1), ("d", 1)]] * 4,
 ]
+JOINED: Steps = [  # Hopper's products: tens of rows
+    [("a", 14), ("b", 3)],
+    [("a", 1), ("b", 1), ("c", 16)],
+]
+JOINED_KINDS = ("llama", "qwen3")  # with biases, with norms of heads; others with --full
+JOINED_FULL: Steps = [*JOINED, [("c", 9), ("d", 60)]]
 SIZES = DecoderConfig(
     architecture="LlamaForCausalLM", vocab_size=40, hidden_size=24, intermediate_size=20, num_hidden_layers=2,
     num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64, rms_norm_eps=1e-5,
@@ -195,7 +203,7 @@ def check_float32(kind: str, config: DecoderConfig, device: str, steps: Steps) -
 
 def check_half(kind: str, config: DecoderConfig, device: str, steps: Steps) -> None:
     """The kernels in half precision are as near to float32 as PyTorch is in it; all are fed the same tokens."""
-    dtype = torch.float16 if device == "cpu" else torch.bfloat16  # which the interpreter multiplies wrongly
+    dtype = half(device)
     reference = reference_side(kind, config, device, torch.float32, steps)
     plain = reference_side(kind, config, device, dtype, steps)
     kernels = kernel_side(kind, config, device, dtype, steps)
@@ -206,6 +214,20 @@ def check_half(kind: str, config: DecoderConfig, device: str, steps: Steps) -> N
             errors[name] = float((side.run(step).float() - expected).square().mean().sqrt() / expected.std())
             side.tokens = {request: list(tokens) for request, tokens in reference.tokens.items()}
         assert errors["kernels"] < 1.5 * errors["torch"] + 0.2 * torch.finfo(dtype).eps, f"step {index}: {errors}"
+
+
+def check_joined(kind: str, config: DecoderConfig, device: str, steps: Steps) -> None:
+    """The same for steps that all go through Hopper's products, of a model whose weights the copy engine takes."""
+    config = replace(config, intermediate_size=-(-config.intermediate_size // 8) * 8)
+    layers = kernel_side(kind, config, device, half(device), steps).model.some_rows
+    is_joined = [layers is not None and layers.takes(sum(new for _, new in step)) for step in steps]
+    assert all(is_joined) if kind != "overridden" else not any(is_joined), is_joined
+    check_half(kind, config, device, steps)
+
+
+def half(device: str) -> torch.dtype:
+    """Not bfloat16 in the interpreter, which multiplies it wrongly."""
+    return torch.float16 if device == "cpu" else torch.bfloat16
 
 
 def reference_side(kind: str, config: DecoderConfig, device: str, dtype: torch.dtype, steps: Steps) -> Side:
@@ -238,6 +260,20 @@ def few_programs() -> None:
         module.gemv_tiling = lambda _rows, _outputs, size: skinny_linear.Tiling(16, next_power_of_2(size), 1)
 
 
+def play_hopper() -> bool:
+    """Let its products run here, in float16; whether this Triton has them."""
+    if not hasattr(hopper_linear.hopper_linear_kernel, "fn"):
+        return False
+    pretend(setattr)
+
+    def most_rows(weight: torch.Tensor) -> int:
+        fits = weight.dtype == torch.float16 and weight.shape[1] % hopper_linear.ROW_MULTIPLE == 0
+        return hopper_linear.MOST_ROWS if fits else 0
+
+    hopper_linear.most_rows = most_rows
+    return True
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kinds", nargs="*", default=list(KINDS))
@@ -247,11 +283,15 @@ def main() -> None:
     device, steps = options.device, FULL if options.full else QUICK
     if device == "cpu":
         few_programs()
+    plays_hopper = play_hopper() if device == "cpu" else torch.cuda.get_device_capability() == (9, 0) and HAS_GLUON
     failures: dict[str, str | None] = {}
     for kind in options.kinds:
         checks = [("float32", partial(check_float32, kind, KINDS[kind], device, steps))]
         if options.full:
             checks.append(("half", partial(check_half, kind, KINDS[kind], device, steps)))
+        if plays_hopper and (options.full or kind in JOINED_KINDS):
+            joined = JOINED_FULL if options.full else JOINED
+            checks.append(("joined", partial(check_joined, kind, KINDS[kind], device, joined)))
         if device == "cuda" and kind in LARGE:
             checks.append(("large float32", partial(check_float32, kind, large(kind), device, steps)))
             checks.append(("large half", partial(check_half, kind, large(kind), device, steps)))
