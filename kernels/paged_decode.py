@@ -222,7 +222,7 @@ def join_prefix(
 ):  # fmt: skip
     """Take the splits of a shared prefix into what stands behind it: highest, total (rows,), acc (rows, dim_padded)."""
     is_cell = row_is_real[:, None] & (dim < head_dim)[None, :]
-    for split in tl.static_range(prefix_splits):
+    for split in tl.range(prefix_splits, num_stages=1):
         place = (request.to(tl.int64) * num_heads + head) * prefix_splits + split  # (rows,)
         lse = tl.load(prefix_lse_ptr + place, mask=row_is_real, other=float("-inf"))
         outputs = tl.load(prefix_out_ptr + place[:, None] * head_dim + dim[None, :], mask=is_cell, other=0.0)
@@ -435,6 +435,7 @@ def plan_decode(
         0 if window is None else window,
         prefix_tokens,
     )
+    requests_padded = next(size for size in REQUESTS_PADDED if size >= requests)
     plan_decode_kernel[(1,)](
         plan.parts,
         plan.of_request,
@@ -445,10 +446,10 @@ def plan_decode(
         requests,
         plan.arrived.numel(),
         most_parts,
-        requests_padded=next(size for size in REQUESTS_PADDED if size >= requests),
+        requests_padded=requests_padded,
         tile=tiling.tokens,
         has_prefix=prefix_tokens is not None,
-        num_warps=4,
+        num_warps=4 if requests_padded <= 512 else 16,
     )
     return plan
 
