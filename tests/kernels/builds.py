@@ -59,6 +59,7 @@ def build_decode(
     head_dim: int = 128,
     group: int = 2,
     joined_apart: bool = False,
+    is_crowded: bool = False,
     kind: str = "bf16",
     kv: str = "bf16",
     prefix_splits: int = 0,
@@ -67,7 +68,7 @@ def build_decode(
     types |= pointers(fp8(target) if kv == "fp8" else kv, "key_cache", "value_cache")
     types |= pointers("i32", "block_table", "arrived", "parts")
     types |= {"score_scale": "fp32", "value_scale": "fp32", "table_stride": "i32:odd"}
-    tiling = paged_decode.decode_tiling(head_dim, ITEMSIZE[kv], ITEMSIZE[kind])
+    tiling = paged_decode.decode_tiling(head_dim, ITEMSIZE[kv], ITEMSIZE[kind], is_crowded, GPUS[target].stages)
     constants = {
         "block_size": 16,
         "group": group,
@@ -269,6 +270,7 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     # Each element is read once and written once: there is nothing to share.
     "reshape_and_cache": (build_reshape_and_cache, 0),
     "decode": (build_decode, 72 * KB),
+    "decode, crowded": (partial(build_decode, is_crowded=True), 56 * KB),
     "decode, joined apart": (partial(build_decode, joined_apart=True), 72 * KB),
     "decode behind a prefix": (partial(build_decode, prefix_splits=8), 72 * KB),
     "decode, join": (build_join, 4 * KB),
