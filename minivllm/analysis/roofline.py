@@ -2,14 +2,15 @@
 
     floor = max(bytes / bandwidth, operations / rate)
 
-Weights are read once a step, however many tokens there are; keys and values once for each request; the operations
-grow with the tokens. So a step of few tokens waits for memory, and one of many for arithmetic.
+Weights are read once a step, however many tokens there are; keys and values once for each request, or once for all
+decodes as far as these attended to a shared prefix together; the operations grow with the tokens. So a step of few
+tokens waits for memory, and one of many for arithmetic.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from minivllm.analysis.answer import CannotKnowError, counted
@@ -56,13 +57,14 @@ class Work:
         return self.linear_flops + self.head_flops + self.attention_flops
 
 
-def step_work(shape: dict[str, Any], lengths: list[tuple[int, int]], num_logits: int) -> Work:
+def step_work(shape: dict[str, Any], lengths: list[tuple[int, int]], num_logits: int, prefix_tokens: int = 0) -> Work:
     """The work of a step.
 
     Args:
         shape: The header's `model_shape`.
         lengths: Of each request: tokens that were there before, and tokens of this step.
         num_logits: Rows of which logits are computed.
+        prefix_tokens: To so many leading tokens the decodes in front attended together.
     """
     hidden, inner, layers = shape["hidden_size"], shape["intermediate_size"], shape["num_hidden_layers"]
     number, head_dim, vocab = shape["bytes_per_number"], shape["head_dim"], shape["vocab_size"]
@@ -73,9 +75,12 @@ def step_work(shape: dict[str, Any], lengths: list[tuple[int, int]], num_logits:
     weights = shape["weight_bytes"] if shape["tie_word_embeddings"] else shape["weight_bytes"] - embedding
     # In and out of: qkv, attention, o, gate and up, down.
     width = (hidden + q + 2 * kv) + (q + q) + (q + hidden) + (hidden + 2 * inner) + (inner + hidden)
+    decodes = sum(1 for _ in takewhile(lambda length: length[1] == 1, lengths))
+    read_once = prefix_tokens * max(decodes - 1, 0)
     seen = pairs = 0
     for window, count in shape["windows"]:
         seen += count * sum(before if window is None else min(before, window - 1) for before, _ in lengths)
+        seen -= count * read_once if window is None else 0
         pairs += count * sum(_pairs(before, new, window) for before, new in lengths)
     return Work(
         weights=weights + tokens * hidden * number,
@@ -110,7 +115,8 @@ def roofline(log: Log, ask: Ask) -> Explanation:
     starts, total = batch["query_start_loc"], batch["seq_lens"]
     new = [b - a for a, b in pairwise(starts)][: len(batch["order"])]
     lengths = [(seq_len - count, count) for seq_len, count in zip(total, new, strict=False)]
-    work = step_work(shape, lengths, len(batch["logits_indices"]))
+    prefix_tokens = batch.get("prefix_tokens", 0)
+    work = step_work(shape, lengths, len(batch["logits_indices"]), prefix_tokens)
     intensity = work.flops / work.bytes
     values: dict[str, Any] = {
         **asdict(work),
@@ -119,6 +125,7 @@ def roofline(log: Log, ask: Ask) -> Explanation:
         "intensity": intensity,
         "tokens": sum(new),
         "requests": len(new),
+        **({"prefix_tokens": prefix_tokens} if prefix_tokens else {}),
     }
     explanation = Explanation(
         "roofline",
@@ -132,6 +139,7 @@ def roofline(log: Log, ask: Ask) -> Explanation:
         request=ask.request,
         iteration=step,
         tables=[_work_table(work)],
+        more=_shared(prefix_tokens),
         hint=f"map hot --iteration {step}",
     )
     what = f"Iteration {step} ({counted(sum(new), 'token')} of {counted(len(new), 'request')}) must move "
@@ -148,6 +156,13 @@ def roofline(log: Log, ask: Ask) -> Explanation:
         "beyond_ms": values.get("beyond_ms"),
     }
     return explanation
+
+
+def _shared(prefix_tokens: int) -> list[str]:
+    """What is said of a prefix that was read once."""
+    if prefix_tokens == 0:
+        return []
+    return [f"All decodes begin with the same {prefix_tokens} tokens, which were read once for all of them."]
 
 
 def _floor(work: Work, ask: Ask, values: dict[str, Any]) -> float | None:

@@ -22,7 +22,7 @@ def step_floor(step: ObservedStep, shape: dict[str, Any], bytes_per_s: float, fl
     """Seconds that the step needs at least: its bytes or its operations, whichever takes longer."""
     if not step.lengths:
         return 0.0
-    work = step_work(shape, step.lengths, step.num_logits)
+    work = step_work(shape, step.lengths, step.num_logits, step.prefix_tokens)
     return max((work.bytes - work.activations) / bytes_per_s, work.flops / flops_per_s)
 
 

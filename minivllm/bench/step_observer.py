@@ -32,6 +32,7 @@ class ObservedStep:
         lengths: Of each request of the batch; empty if the step started none.
         decode_requests: Requests of the batch whose prompt was done before.
         num_logits: Rows of which logits were computed.
+        prefix_tokens: To so many leading tokens the decodes attended together.
         padded: Tokens that the kernels ran on.
         graph_mode: "FULL", "NONE" ...
         reason: Why it was that mode, where the runner says so.
@@ -45,6 +46,7 @@ class ObservedStep:
     lengths: Lengths | None = None
     decode_requests: int = 0
     num_logits: int = 0
+    prefix_tokens: int = 0
     padded: int = 0
     graph_mode: str = ""
     reason: str = ""
@@ -175,6 +177,7 @@ def _describe(step: ObservedStep, runner: Any, batch: Any) -> None:
     prompts = runner.batch.columns.num_prompt_tokens[batch.places].tolist()
     step.decode_requests = sum(before >= prompt for (before, _), prompt in zip(step.lengths, prompts, strict=True))
     step.num_logits = len(batch.logits_indices)
+    step.prefix_tokens = getattr(batch, "prefix_tokens", 0)
     dispatch = getattr(runner, "last_dispatch", None)
     step.padded = getattr(batch, "num_tokens_padded", None) or step.tokens
     step.graph_mode = batch.graph_mode

@@ -61,6 +61,7 @@ FURTHER_PAGES = {
         "paged",
         "paged_decode",
         "paged_prefill",
+        "prefix_attention",
         "reshape_and_cache",
         "rotary_and_cache",
     ),

@@ -209,7 +209,8 @@ class Rows(Facts):
 
 class PrepareInputs(Facts):
     """The batch as arrays. `block_table`: of the requests whose table is new or has grown. `graph_reason`: why the step
-    ran in that mode, from a runner that has graphs."""
+    ran in that mode, from a runner that has graphs. `prefix_tokens`: to so many leading tokens the decodes attended
+    together."""
 
     order: Ids
     places: list[int]
@@ -225,6 +226,7 @@ class PrepareInputs(Facts):
     graph_mode: str
     attention_backend: str
     graph_reason: str | None = None
+    prefix_tokens: int = 0
 
 
 class WorkerState(Facts):

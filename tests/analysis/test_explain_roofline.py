@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,15 @@ def test_a_window_bounds_what_is_read_and_seen() -> None:
     assert step_work(windowed, [(100, 1)], 1).attention_flops == 2 * 4 * 8 * 4
     assert step_work(windowed, [(100, 1)], 1).kv_read == step_work(SHAPE, [(3, 1)], 1).kv_read
     assert step_work(windowed, [(2, 1)], 1) == step_work(SHAPE, [(2, 1)], 1)
+
+
+def test_a_prefix_that_decodes_attend_to_together_is_read_once() -> None:
+    lengths = [(9, 1), (12, 1), (8, 1), (8, 4)]
+    apart, together = step_work(SHAPE, lengths, 4), step_work(SHAPE, lengths, 4, prefix_tokens=8)
+    assert apart.kv_read - together.kv_read == step_work(SHAPE, [(2 * 8, 1)], 1).kv_read, "by two of three decodes"
+    assert together == replace(apart, kv_read=together.kv_read)
+    windowed = SHAPE | {"windows": [[4, 2]]}
+    assert step_work(windowed, lengths, 4, prefix_tokens=8) == step_work(windowed, lengths, 4)
 
 
 def test_a_head_of_its_own_is_read_and_the_embedding_is_not() -> None:
