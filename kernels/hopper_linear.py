@@ -1,4 +1,4 @@
-"""Owns the products of 17 to 256 rows with a layer's small weights on a Hopper GPU, with what stands before and after.
+"""Owns the products of 5 to 256 rows with a layer's small weights on a Hopper GPU, with what stands before and after.
 
     y[m, n] = scale[m] * sum_k x[m, k] * weight[n, k] + bias[n]
     out     = silu(y of the gate) * (y of up) | y             of rows that lack their norm's scale

@@ -5,7 +5,7 @@ shapes of their arguments say and nothing else, so a step of one shape can be ca
 
     rows of x        1              2 ... 4        5 ... 16       17 ... 32      33 ... 64      65 ... 256     more
     small weights    GEMV, fused    GEMV, fused    skinny GEMM    skinny GEMM    cuBLAS         cuBLAS         cuBLAS
-    bf16, Hopper     GEMV, fused    GEMV, fused    skinny GEMM    joined         joined         joined         cuBLAS
+    bf16, Hopper     GEMV, fused    GEMV, fused    joined         joined         joined         joined         cuBLAS
     a head           GEMV           GEMV           skinny GEMM    skinny GEMM    skinny GEMM    cuBLAS         cuBLAS
     others           GEMV, fused    cuBLAS         cuBLAS         cuBLAS         cuBLAS         cuBLAS         cuBLAS
 
@@ -49,7 +49,7 @@ class KernelOps:
     """
 
     most_fused_rows: int = fused_linear.MOST_ROWS
-    least_joined_rows: int = 17
+    least_joined_rows: int = 5
     most_joined_rows: int = hopper_linear.MOST_ROWS
     most_skinny_rows: int = 32
     most_head_rows: int = skinny_linear.MOST_ROWS
