@@ -74,7 +74,8 @@ def sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: s
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=SAMPLE_TOKENS, do_sample=True, temperature=TEMPERATURE,
         top_p=TOP_P, top_k=0, pad_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
-    text = str(tokenizer.decode(out[0], skip_special_tokens=True))
+    text = str(tokenizer.decode(out[0])).replace("<s>", "").replace("</s>", "").strip()
+    text = text.replace("<|user|>", "\nU: ").replace("<|assistant|>", "\nA: ").strip()  # the sides of a chat
     return text if int(out[0, -1]) == tokenizer.eos_token_id else text + " …"
 
 

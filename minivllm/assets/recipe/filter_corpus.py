@@ -1,9 +1,9 @@
-"""Owns what is kept: rules that drop bad stories, duplicates, and everything too near to the held-out stories.
+"""Owns what the model is trained on: which texts are kept, which are held out, and in what shape they are shown.
 
     python filter_corpus.py --corpus corpus --out data
 
-Writes train.jsonl and held_out.jsonl ({"kind": "teacher" | "grammar" | "chat", "messages" or "text"}) and filter.log.json.
-A story is held out by the hash of its text alone, before anything is trained on.
+Writes train.jsonl and held_out.jsonl ({"kind", "messages" or "text"}) and filter.log.json. A story is held out by the hash of
+its text alone, before anything is trained on.
 """
 
 import argparse
@@ -12,22 +12,21 @@ import json
 import random
 import re
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from multiprocessing import Pool
 from pathlib import Path
 
+import hand_written
 import story_grammar as grammar
-from prompts import FREQUENT
-from seed_stories import HELD_OUT_SEEDS, SEED_STORIES
+from judge import NAMES
+from prompts import special_words
 
-NAMES = set(
-    grammar.GIRLS + grammar.BOYS + grammar.ANIMAL_NAMES + grammar.WORDS["N"] + grammar.WORDS["pname"] + ["Earth"]
-)
-GIRL_NAMES, BOY_NAMES = set(grammar.GIRLS) - set(grammar.BOYS), set(grammar.BOYS) - set(grammar.GIRLS)
-GIRL_WORDS = set("girl mom mommy mother grandma woman lady queen princess sister aunt hen cow".split())
-BOY_WORDS = set("boy dad daddy father grandpa man king prince brother uncle rooster".split())
-PLAIN = re.compile(r"[A-Za-z ,.!?;:'\"\n-]+")
 DIALOGUES = grammar.load_dialogues()
+HELD_OUT_GRAMMAR = 40
+index: dict[int, list[int]]  # which held-out stories have a run of words; set before the second pool is forked
+sizes: list[int]
+common: set[str]
 
 
 def digest(text: str) -> int:
@@ -41,182 +40,154 @@ def shingles(text: str, size: int = 5) -> set[int]:
     return {zlib.crc32(" ".join(words[i : i + size]).encode()) for i in range(len(words) - size + 1)}
 
 
-def fault(text: str) -> str | None:
-    """Why a teacher story is dropped, or None."""
-    words = re.findall(r"[A-Za-z']+", text)
-    if not 50 <= len(words) <= 260:
-        return "length"
-    if not PLAIN.fullmatch(text) or "  " in text or "\n\n" in text:
-        return "characters"
-    if not re.search(r'[.!?]"?$', text) or not re.match(r'"?[A-Z]', text):
-        return "ends"
-    if any(line.count('"') % 2 for line in text.split("\n")) or re.search(
-        r'"(?=\w)\w*"|""|[,.!?]{2}|\w"\w| [,.!?]', text
-    ):
-        return "quotes"
-    if re.search(r'(?:^|[.!?] )[a-z]|(?:^|\n)"?[a-z]|[.!?]"? "[a-z]|\b[a-z]+[A-Z]', text):
-        return "case"
-    sentences = [x.strip().lower() for x in re.split(r'(?<=[.!?])["\s]+', text) if x.strip()]
-    longer = Counter(x for x in sentences if len(x.split()) > 3)
-    if any(n > 1 for n in longer.values()) or any(n > 3 for n in Counter(sentences).values()):
-        return "repeated sentence"
-    triples = Counter(zip(*(map(str.lower, words[i:]) for i in range(4)), strict=False))
-    if triples and max(triples.values()) > 3:
-        return "repeated phrase"
-    if set(re.findall(r"\b(\w+) \1\b", text.lower())) - {"very", "so", "many", "had", "that", "her"}:
-        return "repeated word"
-    inner = set(re.findall(r"(?<=[a-z,] )[A-Z][a-z]+", text)) - {"I"}
-    unknown = [
-        x for x in inner if x not in NAMES and not re.match(r"(Mom|Dad|Grand|Moth|Fath|Mr|Mrs|Miss|Sun|Mon|Sat)", x)
-    ]
-    if any(len(re.findall(rf"\b{x}\b", text)) < 3 for x in unknown) or len(inner & NAMES) > 4:
-        return "names"
-    return pronoun_fault(text)
+def plain_words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z]+", text.lower()))
 
 
-def pronoun_fault(text: str) -> str | None:
-    """With a single sex among the people named, the other's pronouns are a mistake."""
-    told = re.sub(r'"[^"]*"', " ", text)
-    bag = Counter(re.findall(r"[A-Za-z]+", told))
-    low = Counter(re.findall(r"[a-z]+", told.lower()))
-    girls = sum(bag[x] for x in GIRL_NAMES) + sum(low[x] for x in GIRL_WORDS)
-    boys = sum(bag[x] for x in BOY_NAMES) + sum(low[x] for x in BOY_WORDS)
-    she, he = low["she"] + low["her"], low["he"] + low["his"] + low["him"]
-    hero = re.match(r".{0,90}?\b(?:girl|boy) (?:named|called) (\w+)", told, re.DOTALL)
-    others = bool(re.search(r"\b(owl|bird|squirrel|monkey|cat|dog|fox|bear|friend|doctor|farmer)\b", told))
-    if girls and not boys and he > (2 if others else 0) and he > she / 3:
-        return "pronouns"
-    if boys and not girls and she > (2 if others else 0) and she > he / 3:
-        return "pronouns"
-    if hero:
-        right, wrong = (she, he) if " girl " in hero[0] else (he, she)
-        if wrong > right + 2:
-            return "pronouns"
-    return None
+def describe(lines: list[str]) -> tuple[list[tuple[dict, tuple[int, ...]]], Counter[str]]:
+    """Each text with its three smallest hashes, which nearly equal texts share; and in how many texts each word is."""
+    counts: Counter[str] = Counter()
+    items = []
+    for line in lines:
+        item = json.loads(line)
+        counts.update(plain_words(item["text"]))
+        items.append((item, tuple(sorted(shingles(item["text"], 4))[:3])))
+    return items, counts
 
 
-def check(line: str) -> tuple[dict, str | None]:
-    """Parse one line of the raw teacher corpus and judge it."""
-    item = json.loads(line)
-    return item, fault(item["text"])
-
-
-def nearness(job: tuple[list[str], dict[int, list[int]], list[int]]) -> list[bool]:
-    """For each text: is it too near (Jaccard index of 5-word runs of at least 0.5) to one of the held-out stories?"""
-    texts, index, sizes = job
-    near = []
+def judge(texts: list[str]) -> list[str | None]:
+    """Why each text is dropped: a rare word, or too near to a held-out story (Jaccard index of five-word runs of 0.4)."""
+    results: list[str | None] = []
     for text in texts:
         own = shingles(text)
         shared = Counter(i for s in own if s in index for i in index[s])
-        near.append(any(n >= 0.5 * (len(own) + sizes[i] - n) for i, n in shared.items()))
-    return near
+        if any(n >= 0.4 * (len(own) + sizes[i] - n) for i, n in shared.items()):
+            results.append("near held-out")
+        else:
+            results.append(None if plain_words(text) <= common else "rare word")
+    return results
+
+
+def likely(items: list[tuple[dict, tuple[int, ...]]], share: float) -> list[tuple[dict, tuple[int, ...]]]:
+    """All but this share, the least likely: there the teacher lost its thread. Each kind and temperature is cut alone."""
+    groups = defaultdict(list)
+    for item, _ in items:
+        groups[item["kind"], item["temperature"]].append(item["logprob"])
+    bars = {group: sorted(values)[int(share * len(values))] for group, values in groups.items()}
+    return [x for x in items if x[0]["logprob"] >= bars[x[0]["kind"], x[0]["temperature"]]]
 
 
 def as_chat(text: str, rng: random.Random) -> list[dict[str, str]]:
     """Turn a story into the answer to a request for it."""
     hero = re.search(r"\b(an? (?:\w+ )?\w+) (?:named|called) ([A-Z]\w+)", text)
-    words = [x for x in re.findall(r"\b[a-z]{3,}\b", text) if x not in FREQUENT]
-    nouns = [x for x in re.findall(r"\b(?:the|a|his|her) ([a-z]{3,})\b", text) if x not in FREQUENT]
+    nouns = [x for x in re.findall(r"\b(?:the|a|his|her) ([a-z]{3,})\b", text) if x in special_words(x)]
     topic = f"{hero[1]} named {hero[2]}" if hero and rng.random() < 0.5 else None
-    topic = topic or (hero[1] if hero and rng.random() < 0.5 else f"the {rng.choice(nouns or words)}")
+    topic = topic or (hero[1] if hero and rng.random() < 0.5 else f"the {rng.choice(nouns or special_words(text))}")
     asks = ["Tell me a story about {}.", "Can you tell me a story about {}?", "Please tell me a story about {}.",
             "I want to hear a story about {}.", "Write a short story about {}.", "Do you know a story about {}?"]  # fmt: skip
-    ask = (
-        rng.choice(asks).format(topic)
-        if rng.random() < 0.8
-        else rng.choice(
-            [
-                "Tell me a story.",
-                "Can you tell me a story?",
-                "I want to hear a story.",
-                "Please tell me a bedtime story.",
-            ]
-        )
-    )
+    bare = [
+        "Tell me a story.",
+        "Can you tell me a story?",
+        "I want to hear a story.",
+        "Please tell me a bedtime story.",
+    ]
+    ask = rng.choice(asks).format(topic) if rng.random() < 0.8 else rng.choice(bare)
     return [{"role": "user", "content": ask}, {"role": "assistant", "content": text}]
 
 
+def laid_out(text: str, rng: random.Random) -> str:
+    """Paragraphs as lines, with blank lines between, or all in one: a story is a story in any of these."""
+    way = rng.random()
+    return text if way < 0.45 else text.replace("\n", "\n\n" if way < 0.72 else " ")
+
+
+def shown(kind: str, text: str, rng: random.Random, chat_share: float) -> dict:
+    """A text as the model is trained on it."""
+    if kind == "chat":
+        return {"kind": "chat", "messages": hand_written.messages_of(text)}
+    if rng.random() < chat_share:
+        return {"kind": f"{kind} chat", "messages": as_chat(text, rng)}
+    return {"kind": kind, "text": laid_out(text, rng)}
+
+
+def chunks(items: list, size: int = 2000) -> Iterable[list]:
+    return (items[i : i + size] for i in range(0, len(items), size))
+
+
 def main() -> None:
+    global index, sizes, common
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument(
-        "--drop-unlikely", type=float, default=0.3, help="share of teacher stories of lowest likelihood"
-    )
-    parser.add_argument("--rare", type=int, default=15, help="a word must occur in this many stories")
-    parser.add_argument("--grammar-limit", type=int, default=400_000)
-    parser.add_argument("--teacher-limit", type=int, default=None, help="at most this many teacher stories")
-    parser.add_argument("--chats", type=int, default=40_000, help="dialogues of the grammar")
-    parser.add_argument("--chat-share", type=float, default=0.12, help="share of stories told in a chat")
-    parser.add_argument("--held-out", type=int, default=1000, help="one story in this many is held out")
+    parser.add_argument("--drop-unlikely", type=float, default=0.25, help="share of teacher texts of lowest likelihood")
+    parser.add_argument("--rare", type=int, default=12, help="a word must occur in this many texts")
+    parser.add_argument("--chats", type=int, default=12_000, help="dialogues of the grammar")
+    parser.add_argument("--chat-share", type=float, default=0.08, help="share of stories told in a chat")
+    parser.add_argument("--copies", type=int, default=3, help="of each text written by hand")
+    parser.add_argument("--held-out", type=int, default=120, help="how many teacher stories are held out")
     parser.add_argument("--workers", type=int, default=14)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     log: dict = {"dropped": Counter()}
 
+    lines = (args.corpus / "teacher.jsonl").read_text().splitlines()
+    lines = [x for x in lines if x.endswith("}")]  # the last one may have been cut
+    grammar_file = args.corpus / "grammar.jsonl"
+    grammar_lines = grammar_file.read_text().splitlines() if grammar_file.exists() else []
     with Pool(args.workers) as pool:
-        checked = pool.map(check, (args.corpus / "teacher.jsonl").read_text().splitlines(), chunksize=1000)
-        good = [item for item, why in checked if why is None]
-        log["raw"] = len(checked)
-        log["dropped"].update(why for _, why in checked if why)
-        grammar_texts = [json.loads(x)["text"] for x in (args.corpus / "grammar.jsonl").read_text().splitlines()]
-        grammar_texts = grammar_texts[: args.grammar_limit]
+        described, counts = [], Counter({x: args.rare for _, text in hand_written.stories() for x in plain_words(text)})
+        for items, found in pool.imap(describe, chunks(lines)):
+            described += items
+            counts.update(found)
+        told = []
+        for items, found in pool.imap(describe, chunks(grammar_lines)):
+            told += [({"kind": "grammar", "text": x["text"]}, key) for x, key in items]
+            counts.update(found)
+    log["raw"] = len(described)
+    kept = likely(described, args.drop_unlikely) if described else []
+    log["dropped"]["unlikely"] = len(described) - len(kept)
+    names = {"story": "teacher", "chat": "chat", "grammar": "grammar"}
+    seen: set = set()
+    texts = []
+    for item, key in kept + told:
+        if key not in seen:
+            seen.add(key)
+            texts.append((names[item["kind"]], item["text"]))
+    log["dropped"]["duplicate"] = len(kept) + len(told) - len(texts)
 
-        # The least likely stories are where the teacher lost its thread. Each temperature is cut alone.
-        bars = {}
-        for temperature in {x["temperature"] for x in good}:
-            ranked = sorted(x["logprob"] for x in good if x["temperature"] == temperature)
-            bars[temperature] = ranked[int(args.drop_unlikely * len(ranked))]
-        likely = [x["text"] for x in good if x["logprob"] >= bars[x["temperature"]]]
-        log["dropped"]["unlikely"] = len(good) - len(likely)
-
-        counts = Counter(w for text in likely + grammar_texts for w in set(re.findall(r"[A-Za-z]+", text.lower())))
-        common = {w for w, n in counts.items() if n >= args.rare}
-        plain = [x for x in likely if all(w in common for w in re.findall(r"[A-Za-z]+", x.lower()))]
-        log["dropped"]["rare word"] = len(likely) - len(plain)
-        log["words"] = len(common)
-
-        if args.teacher_limit is not None:
-            plain = plain[: args.teacher_limit]
-
-        stories, seen = [], set()
-        for kind, texts in (("teacher", plain), ("grammar", grammar_texts)):
-            for text in texts:
-                key = tuple(sorted(shingles(text))[:5])  # five smallest hashes: equal for nearly equal texts
-                if key not in seen:
-                    seen.add(key)
-                    stories.append({"kind": kind, "text": text})
-        log["dropped"]["duplicate"] = len(plain) + len(grammar_texts) - len(stories)
-
-        held = [x for x in stories if digest(x["text"]) % args.held_out == 0]
-        train = [x for x in stories if digest(x["text"]) % args.held_out != 0]
-        held += [{"kind": "hand-written", "text": text} for _, text in SEED_STORIES[-HELD_OUT_SEEDS:]]
-        sets = [shingles(x["text"]) for x in held]
-        index: dict[int, list[int]] = {}
-        for i, one in enumerate(sets):
-            for s in one:
-                index.setdefault(s, []).append(i)
-        sizes = [len(x) for x in sets]
-        chunks = [[x["text"] for x in train[i : i + 4000]] for i in range(0, len(train), 4000)]
-        near = [x for part in pool.imap(nearness, ((c, index, sizes) for c in chunks)) for x in part]
-        train = [x for x, bad in zip(train, near, strict=True) if not bad]
-        log["dropped"]["near held-out"] = sum(near)
+    held = [("hand-written", text) for _, text in hand_written.held_out_stories()]
+    for kind, wanted in (("teacher", args.held_out), ("grammar", HELD_OUT_GRAMMAR)):
+        own = sorted((text for k, text in texts if k == kind), key=digest)
+        held += [(kind, text) for text in own[:wanted]]
+    out = {text for _, text in held}
+    texts = [x for x in texts if x[1] not in out]
+    sets = [shingles(text) for _, text in held]
+    index, sizes = defaultdict(list), [len(x) for x in sets]
+    for i, one in enumerate(sets):
+        for s in one:
+            index[s].append(i)
+    common = {word for word, n in counts.items() if n >= args.rare}
+    log["words"] = len(common)
+    with Pool(args.workers) as pool:  # again, so that it knows the held-out stories
+        verdicts = [x for part in pool.imap(judge, chunks([text for _, text in texts])) for x in part]
+    log["dropped"].update(x for x in verdicts if x)
+    texts = [x for x, why in zip(texts, verdicts, strict=True) if why is None]
 
     rng = random.Random(0)
-    for item in train:
-        if rng.random() < args.chat_share:
-            item["messages"] = as_chat(item.pop("text"), rng)
-            item["kind"] += " chat"
-    chats = [{"kind": "chat", "messages": grammar.make_dialogue(seed, DIALOGUES)} for seed in range(args.chats)]
-    train += chats
+    train = [shown(kind, text, rng, args.chat_share) for kind, text in texts]
+    for _ in range(args.copies):
+        train += [shown("hand-written", text, rng, args.chat_share) for _, text in hand_written.stories()]
+        train += [shown("chat", text, rng, args.chat_share) for text in hand_written.chats()]
+    train += [{"kind": "grammar dialogue", "messages": grammar.make_dialogue(i, DIALOGUES)} for i in range(args.chats)]
     rng.shuffle(train)
-    for name, items in (("train", train), ("held_out", held)):
+    for name, documents in (("train", train), ("held_out", [{"kind": kind, "text": text} for kind, text in held])):
         with open(args.out / f"{name}.jsonl", "w") as file:
-            file.writelines(json.dumps(x) + "\n" for x in items)
-        log[name] = dict(Counter(x["kind"] for x in items))
+            file.writelines(json.dumps(x) + "\n" for x in documents)
+        log[name] = dict(Counter(x["kind"] for x in documents))
     log["dropped"] = dict(log["dropped"])
+    log["megabytes"] = round((args.out / "train.jsonl").stat().st_size / 1e6, 1)
     (args.out / "filter.log.json").write_text(json.dumps(log, indent=1))
-    print(json.dumps(log, indent=1))
+    print(json.dumps(log, indent=1), flush=True)
 
 
 if __name__ == "__main__":

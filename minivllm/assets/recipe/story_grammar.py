@@ -226,21 +226,6 @@ def load_plots() -> list[tuple[str, str, str]]:
     return plots
 
 
-def load_scenes() -> tuple[list[dict[str, list[str]]], list[str]]:
-    """(goals, scenes): a goal has a start "S", a question "A" asked on the way, and ends "E"; scenes fit any goal."""
-    goals, scenes = [], []
-    for part in re.split(r"^== ", (HERE / "scenes.txt").read_text(), flags=re.MULTILINE)[1:]:
-        head, body = part.split("\n", 1)
-        if head.startswith("scene"):
-            scenes.append(body.strip())
-        else:
-            goal: dict[str, list[str]] = {}
-            for line in body.strip().split("\n"):
-                goal.setdefault(line[0], []).append(line[3:])
-            goals.append(goal)
-    return goals, scenes
-
-
 def load_dialogues() -> list[tuple[str, list[tuple[str, str]]]]:
     """All dialogues as (name, turns); a turn is ("user" | "assistant", text)."""
     dialogues = []
@@ -248,11 +233,6 @@ def load_dialogues() -> list[tuple[str, list[tuple[str, str]]]]:
         name, *lines = part.strip().split("\n")
         dialogues.append((name, [({"U": "user", "A": "assistant"}[x[0]], x[3:]) for x in lines]))
     return dialogues
-
-
-SCENES = load_scenes()
-OPENINGS = (HERE / "openings.txt").read_text().splitlines()
-COMPOSED_SHARE = 0.4
 
 
 def pronouns(girl: bool, prefix: str = "") -> dict[str, str]:
@@ -461,59 +441,9 @@ def vary(text: str, rng: random.Random) -> str:
     return re.sub(r"\b([Aa])n (?=[^aeiouAEIOU])", r"\1 ", text)
 
 
-def compose_story(rng: random.Random) -> Story:
-    """A hero wants something, meets one to three others on the way, and comes to an end that fits."""
-    goals, scenes = SCENES
-    goal = rng.choice(goals)
-    env = cast(rng, "child" if rng.random() < 0.35 else "animal")
-    if env["kind"] not in ("boy", "girl") and rng.random() < 0.7:  # cast() knows real animals only
-        env["hero"] = env["hero"].replace(env["kind"], being := rng.choice(BEINGS + JOBS), 1)
-        env["plainhero"], env["kind"] = f"a little {being}", being
-    expander = Expander(rng, env)
-    start = expander.expand(
-        rng.choice(["{_intro} {_like} ", "{_intro} ", "{_intro} {_like}\n", "{_intro_far} ", "{_intro_far}\n", ""])
-        + rng.choice(goal["S"])
-    )
-    parts = [start]
-    for scene in rng.sample(scenes, rng.choice([1, 2, 2, 3])):
-        env["ask"] = expander.expand(rng.choice(goal["A"]))
-        if not env["ask"].endswith("?"):
-            scene = scene.replace('"{ask}" asked', '"{ask}" said')
-        parts.append(expander.expand(scene))
-    parts.append(expander.expand(rng.choice(goal["E"])))
-    if rng.random() < 0.2:
-        parts[-1] += " " + expander.expand("{_epilogue}")
-    text = vary(polish("\n".join(parts), env, own_parent=rng.random() < 0.4), rng)
-    about = [env["kind"], *(env[x] for x in ("thing", "where", "w", "food") if x in env and env[x] in text)]
-    return Story(text, "composed", rng.sample(about, min(len(about), rng.randint(1, 3))), env["H"], env["kind"])
-
-
-def opened_story(seed: int, plots: list[tuple[str, str, str]]) -> Story:
-    """A story that begins in an unusual way: any sentence about anything, and then a plot or a composed story."""
-    rng = random.Random(f"opened {seed}")
-    line = rng.choice(OPENINGS)
-    env = cast(rng, "child" if rng.random() < 0.5 else "animal")
-    if env["kind"] not in ("boy", "girl"):
-        env["kind"] = rng.choice(BEINGS + JOBS)
-    expander = Expander(rng, env)
-    goal = rng.choice(SCENES[0]) if rng.random() < 0.5 else None
-    fitting = [body for _, kind, body in plots if kind in ("any", "child") and not body.startswith("{_intro}")]
-    body = rng.choice(goal["S"]) if goal else rng.choice(fitting)
-    glue = rng.choice([" ", "\n", " [One day|One morning|Then one day|That day], " if body.startswith("{H}") else "\n"])
-    parts = [expander.expand(line + glue + body)]
-    if goal:
-        env["ask"] = expander.expand(rng.choice(goal["A"]))
-        parts += [expander.expand(x) for x in rng.sample(SCENES[1], rng.choice([1, 2]))]
-        parts.append(expander.expand(rng.choice(goal["E"])))
-    text = vary(polish("\n".join(parts), env, own_parent=rng.random() < 0.4), rng)
-    return Story(text, "opened", [], env["H"], env["kind"])
-
-
 def make_story(seed: int, plots: list[tuple[str, str, str]]) -> Story:
     """The story of this seed."""
     rng = random.Random(seed)
-    if len(plots) > 1 and rng.random() < COMPOSED_SHARE:
-        return compose_story(rng)
     plot, kind, body = rng.choice(plots)
     if kind == "any":
         kind = rng.choice(["child", "child", "animal"])
