@@ -29,8 +29,9 @@ import torch
 
 from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.launch import UNSCALED, Gpu, KVScales, check_paged, gpu_of, padded_size
-from minivllm.kernels.paged import SharedPrefix, load_page_ids, softmax_step
-from minivllm.kernels.triton_guard import cdiv, jit, jit_for_any, next_power_of_2, tl
+from minivllm.kernels.paged import SharedPrefix, load_page_ids
+from minivllm.kernels.paged_prefill import attend_to_tile
+from minivllm.kernels.triton_guard import cdiv, jit_for_any, next_power_of_2, tl
 
 # Rows of a tile of queries. 128 are two of Hopper's matrix units' 64; a prefix is read once for as many rows.
 LEAST_ROWS, MOST_ROWS = 16, 128
@@ -78,17 +79,6 @@ def prefix_attention_reference(
     return SharedPrefix(num_tokens, out[:, :, None], lse[:, :, None] / torch.log(torch.tensor(2.0, dtype=lse.dtype)))
 
 
-@jit
-def load_tile(cells, is_token, is_dim, is_whole: tl.constexpr, is_padded: tl.constexpr):
-    """Keys or values of a tile, (tile, dim). A mask costs, so there is one only where something is to be left out."""
-    if is_whole and not is_padded:
-        return tl.load(cells)
-    elif is_whole:
-        return tl.load(cells, mask=is_dim[None, :], other=0.0)
-    else:
-        return tl.load(cells, mask=is_token[:, None] & is_dim[None, :], other=0.0)
-
-
 @jit_for_any("num_requests")
 def prefix_attention_kernel(
     partial_out_ptr,
@@ -124,9 +114,6 @@ def prefix_attention_kernel(
 
     The grid depends on the batch only, so a captured graph serves a prefix of any length: its length is read here, and
     the tiles are shared among the splits, as evenly as whole tiles can be.
-
-    Where whole pages fill a tile, only the pages change from one to the next: a token's place within its page, and a
-    number's within its token, are worked out once.
     """
     begin_early(early)
     wait_for_earlier(early)
@@ -160,28 +147,18 @@ def prefix_attention_kernel(
     acc = tl.zeros([rows, dim_padded], tl.float32)
     place = tl.arange(0, tile)
     head_cell = kv_head * head_dim + dim
-    own_cell = head_cell[None, :]
-    if tile % block_size == 0:
-        own_cell = (place % block_size * token_stride)[:, None] + head_cell[None, :]  # (tile, dim_padded)
+    # All tables begin alike: the first request's row serves everybody. Page ids are loaded one tile ahead and carried
+    # by the loop, see `paged_decode_kernel`.
+    page_of_token = load_page_ids(block_table_ptr, start + place, end, block_size)
     for edge in tl.static_range(2):  # first the whole tiles, then what is left: two loops, one text
-        # All tables begin alike: the first request's row serves everybody. Page ids are loaded one tile ahead and
-        # carried by the loop, see `paged_decode_kernel`.
-        page_of_token = load_page_ids(block_table_ptr, (whole_end if edge else start) + place, end, block_size)
         for tile_start in range(whole_end if edge else start, end if edge else whole_end, tile):
             token = tile_start + place
-            is_token = token < end
-            token_cell = page_of_token.to(tl.int64) * page_stride  # (tile,)
-            if tile % block_size != 0:
-                token_cell += token % block_size * token_stride
+            token_cell = page_of_token.to(tl.int64) * page_stride + token % block_size * token_stride  # (tile,)
             page_of_token = load_page_ids(block_table_ptr, token + tile, end, block_size)
-            cell = token_cell[:, None] + own_cell
-            key = load_tile(key_ptr + cell, is_token, is_dim, edge == 0, dim_padded != head_dim)
-            value = load_tile(value_ptr + cell, is_token, is_dim, edge == 0, dim_padded != head_dim)
-            scores = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee") * score_scale  # (rows, tile)
-            if edge == 1:
-                scores = tl.where(is_token[None, :], scores, float("-inf"))
-            weights, highest, total, acc = softmax_step(scores, highest, total, acc)
-            acc = tl.dot(weights.to(query.dtype), value.to(query.dtype), acc, input_precision="ieee")
+            acc, highest, total = attend_to_tile(
+                query, acc, highest, total, key_ptr, value_ptr, token_cell, head_cell, is_dim, token, end,
+                tl.zeros([rows], tl.int32) + end - 1, score_scale, 0, is_masked=edge == 1, has_window=False,
+            )  # fmt: skip
 
     total_or_one = tl.where(total == 0.0, 1.0, total)
     out = tl.where(is_real[:, None], acc * (value_scale / total_or_one)[:, None], 0.0)
