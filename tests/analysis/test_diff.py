@@ -337,14 +337,14 @@ def test_with_clocks_it_is_told_in_time() -> None:
     def slower(events: list[Event]) -> None:
         for event in events:
             if event.wall_ns is not None and event.step > 4:
-                event.wall_ns += 50_000_000
+                event.wall_ns += 5_000_000_000  # longer than any gap of the recording, whatever else its machine did
 
     metric = compare_metric("itl", log, changed(log, slower))
     assert metric.unit == "ms"
     before, after = metric.requests["R0"]
     assert before is not None
     assert after is not None
-    assert after - before > 20
+    assert after > 5000 > before
 
 
 def test_each_metric_counts_iterations_or_work_by_hand() -> None:
