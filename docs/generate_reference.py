@@ -38,10 +38,11 @@ _WORDS = {
     "layers": ("Layers", "The parts of an architecture."),
     "sample": ("Sampling", "From logits to tokens. [The stages in their order](../sampling.md)."),
     "kernels": (
-        "Kernels: layers and sampling",
+        "Kernels: layers",
         "Each kernel stands beside a reference in plain PyTorch that says the same in a few lines.\n"
         "[The course](../kernels.md) says in which order to read them.",
     ),
+    "kernels_sampling": ("Kernels: sampling", "From logits to token ids on the device, without asking the host."),
     "kernels_attention": ("Kernels: attention", "Attention over pages, and what writes the pages."),
     "trace": ("Trace: the log", "The event log, and how it is read and replayed. [Its format](../log.md)."),
     "trace_recording": ("Trace: recording", "How a run is listened to while it goes on."),

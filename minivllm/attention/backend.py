@@ -56,8 +56,6 @@ class AttentionBackend(ABC, Generic[Prepared]):
     """One way to compute attention. `prepare` runs once a step, `forward` once a layer."""
 
     name: str
-    # Whether `forward_unrotated` is there: for models on our kernels it saves two launches a layer.
-    takes_unrotated: ClassVar[bool] = False
     # Whether it works on our kernels' batch (`PagedBackend`): then the model's layers run on kernels as well.
     on_kernels: ClassVar[bool] = False
     graph_support: AttentionCGSupport = AttentionCGSupport.NEVER
@@ -106,6 +104,11 @@ class AttentionBackend(ABC, Generic[Prepared]):
             (tokens, num_heads, head_dim)
         """
 
+
+class UnrotatedBackend(AttentionBackend[Prepared]):
+    """A backend that norms and rotates heads itself: for models on our kernels it saves two launches a layer."""
+
+    @abstractmethod
     def forward_unrotated(
         self,
         qkv: torch.Tensor,
@@ -130,4 +133,3 @@ class AttentionBackend(ABC, Generic[Prepared]):
         Returns:
             (tokens, num_heads, head_dim)
         """
-        raise NotImplementedError(f"the attention backend {self.name} takes rotated queries and keys only")

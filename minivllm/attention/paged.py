@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from minivllm.attention.backend import AttentionBackend, AttentionMetadata
+from minivllm.attention.backend import AttentionMetadata, UnrotatedBackend
 from minivllm.kernels.launch import UNSCALED, KVScales
 from minivllm.kernels.reshape_and_cache import reshape_and_cache
 from minivllm.kernels.rotary_and_cache import rotary_and_cache
@@ -94,14 +94,13 @@ class Written(Protocol):
 Batch = TypeVar("Batch", bound=Written)
 
 
-class PagedBackend(AttentionBackend[Batch]):
+class PagedBackend(UnrotatedBackend[Batch]):
     """Attention over pages that our kernels write.
 
     Args:
         scales: What the numbers of an FP8 cache are multiplied with.
     """
 
-    takes_unrotated = True
     on_kernels: ClassVar[bool] = True
 
     def __init__(self, scales: KVScales = UNSCALED) -> None:

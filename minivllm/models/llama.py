@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from minivllm.attention.backend import AttentionBackend
+from minivllm.attention.backend import AttentionBackend, UnrotatedBackend
 from minivllm.layers.activation import silu_and_mul
 from minivllm.layers.linear import Linear
 from minivllm.layers.norm import RMSNorm
@@ -81,8 +81,9 @@ class LlamaAttention(nn.Module):
         metadata: Any,
     ) -> torch.Tensor:
         """What lies between the two projections: (tokens, heads * head_dim)."""
-        if rotation.table is not None and attention.takes_unrotated and self.only_norms_before_rotation():
-            return self._attend_unrotated(qkv, rotation.positions, rotation.table, kv_cache, attention, metadata)
+        table = rotation.table
+        if isinstance(attention, UnrotatedBackend) and table is not None and self.only_norms_before_rotation():
+            return self._attend_unrotated(qkv, rotation.positions, table, kv_cache, attention, metadata)
         qkv = qkv.view(len(qkv), -1, self.head_dim)  # (tokens, q + k + v heads, head_dim)
         query_and_key, value = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
         rotated = rotate(self.before_rotation(query_and_key), *rotation.cos_sin)
@@ -102,7 +103,7 @@ class LlamaAttention(nn.Module):
         positions: torch.Tensor,
         table: torch.Tensor,
         kv_cache: torch.Tensor,
-        attention: AttentionBackend[Any],
+        attention: UnrotatedBackend[Any],
         metadata: Any,
     ) -> torch.Tensor:
         norms = self.head_norms()

@@ -65,6 +65,17 @@ FURTHER_PAGES = {
         "reshape_and_cache",
         "rotary_and_cache",
     ),
+    ("kernels", "sampling"): (
+        "bracket",
+        "gumbel",
+        "keys",
+        "logprobs",
+        "penalties",
+        "row_search",
+        "sample",
+        "scores",
+        "threshold",
+    ),
     ("trace", "recording"): (
         "device_clock",
         "device_times",

@@ -121,7 +121,7 @@ class BreakingAttention(PagedBackend[Any]):
         self._inner, self._recorder, self._pieces = inner, recorder, pieces
 
     def on_device(self, batch: PagedMetadata, host: AttentionMetadata | None) -> Any:
-        raise NotImplementedError("it stands in for a backend while a forward pass is recorded, and prepares none")
+        return batch
 
     def attend(
         self,
@@ -157,7 +157,7 @@ class NoAttention(PagedBackend[Any]):
     name = "none"
 
     def on_device(self, batch: PagedMetadata, host: AttentionMetadata | None) -> Any:
-        raise NotImplementedError("there is nothing to prepare")
+        return batch
 
     def attend(
         self,

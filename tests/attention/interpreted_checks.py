@@ -33,6 +33,7 @@ from minivllm.worker.device_step import DeviceStep
 from minivllm.worker.staging import SampledTokens
 from tests.attention import fake_libraries
 from tests.kernels.grids.setup import assert_near, fill_pages
+from tests.kernels.interpreting import hasten
 from tests.models.checkpoints import save_model
 from tests.models.kernel_checks import few_programs
 
@@ -344,6 +345,7 @@ def main() -> None:
     torch.manual_seed(0)
     if options.device == "cpu":
         few_programs()
+        hasten(checks_overflow=False)
     failures: dict[str, str | None] = {}
     for name in options.names:
         try:

@@ -116,7 +116,8 @@ def test_a_flow_goes_from_the_request_to_its_steps_and_tokens() -> None:
     flow = [event for event in events_of("hello", "s", "t", "f") if event["args"]["request"] == "R1"]
     slices = {s["ts"]: s["name"] for s in events_of("hello", "X") if s["name"].startswith(("R1", "schedule"))}
     names = [slices[event["ts"]] for event in flow]
-    assert names[:3] == ["R1 arrives", "schedule", "R1 ' called'"]
+    texts = [e.data["delta"] for e in log_of("hello").events if e.kind == "output.text" and e.request == "R1"]
+    assert names[:3] == ["R1 arrives", "schedule", f"R1 {texts[0]!r}"]
     assert len(names) == 1 + 2 * 6, "its arrival, and six times a plan and a token"
 
 

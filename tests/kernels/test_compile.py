@@ -19,8 +19,9 @@ from tests.kernels.compiling import SM90, SM90_EARLY, TARGETS
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed on this machine")
 
-# One address a thread, outside of every loop: sm_80's assembler does so to decode behind a prefix in 128 registers.
-MOST_SPILLED = 8
+# Two addresses a thread, written before a loop and read behind it: 8 bytes and 12. Assemblers do so to hold decode
+# in 128 registers (sm_80, behind a prefix) or 96 (Triton 3.9's for sm_90, head size 80). A tile would be hundreds.
+MOST_SPILLED = 20
 
 
 def variants() -> Iterator[ParameterSet]:

@@ -48,7 +48,7 @@ class Definition(PagedBackend):
         self.calls = 0
 
     def on_device(self, batch, host):
-        raise NotImplementedError
+        return batch
 
     def attend(self, query, key, value, kv_cache, batch, window, out=None):
         self.calls += 1

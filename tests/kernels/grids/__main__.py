@@ -14,6 +14,7 @@ import torch
 
 from tests.kernels import grids
 from tests.kernels.grids.setup import Setup
+from tests.kernels.interpreting import hasten
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(grids.__path__) if module.name.endswith("_grid"))
 
@@ -32,6 +33,8 @@ def main() -> int:
     if device.type == "cuda" and torch.version.hip is None:
         major, minor = torch.cuda.get_device_capability(device)
         capability = major * 10 + minor
+    if device.type == "cpu":
+        hasten()
     setup = Setup(device, options.full, options.seed, shard, shards, capability)
     for name in options.names:
         torch.manual_seed(options.seed)

@@ -16,7 +16,7 @@ def sweeps(setup: Setup) -> Iterator[tuning.Sweep]:
     model = cases.Sizes(64, 4, 2, 16, 96, 130, setup.device, torch.bfloat16 if setup.is_gpu else torch.float16)
     yield tuning.Sweep(cases.decode_case(model, 3, 40), tuning.decode_settings((32, 64), head_dim=512)[::3])
     yield tuning.Sweep(cases.prefill_case(model, 2, 33, fresh=True), tuning.prefill_settings((64,), (32, 64))[::4])
-    yield tuning.Sweep(cases.decode_case(model, 1, 70), tuning.split_settings()[::2])
+    yield tuning.Sweep(cases.decode_case(model, 1, 70), tuning.part_settings()[::2])
     yield tuning.Sweep(cases.linear_case(model, "o", 2, 64, 64), tuning.gemv_settings((1, 2), (1, 2)))
     yield tuning.Sweep(cases.linear_case(model, "o", 9, 64, 64), tuning.gemm_settings()[::7])
 
