@@ -54,7 +54,7 @@ class Gpu(NamedTuple):
 
 
 # Stands in for a GPU where kernels are interpreted: few processors, so that tests split contexts as a GPU does.
-INTERPRETER = Gpu(processors=8, capability=90, stages=3)
+INTERPRETER = Gpu(processors=2, capability=90, stages=3)
 
 
 @cache

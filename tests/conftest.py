@@ -7,7 +7,12 @@ MINIVLLM_HYPOTHESIS_PROFILE=thorough searches for new ones, for long.
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
+
+# A shell starts what runs in the background with Ctrl-C ignored; tests interrupt themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Several processes share the cores: before anything imports torch, and for the programs that tests start.
 if "PYTEST_XDIST_WORKER" in os.environ:

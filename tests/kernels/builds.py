@@ -331,6 +331,24 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "prefill, float32": (partial(build_prefill, kind="fp32", kv="fp32"), 48 * KB),
 }
 
+# Other tilings of what stands beside them: compiled only where a test may take long.
+RARE = {
+    "decode, crowded",
+    "decode, joined apart",
+    "prefix, few requests",
+    "prefix, 16 requests",
+    "prefix, 32 requests",
+    "prefix, head size 64",
+    "prefix, head size 256",
+    "prefix, float32",
+    "prefill, window",
+    "prefill, short queries",
+    "prefill, float32",
+    "sampling, survey without penalties",
+    "sampling, collect without penalties",
+    "sampling, draw without penalties",
+}
+
 # What takes part in a chain of early launches, and which of it may read before it waits: weights.
 EARLY = {
     name: name.startswith(("GEMV", "fused GEMV"))

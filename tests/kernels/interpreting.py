@@ -11,8 +11,8 @@ from minivllm.kernels.triton_guard import HAS_TRITON, tl
 def hasten(checks_overflow: bool = True) -> None:
     """Let a kernel's helpers find the language as the kernel's launch has left it.
 
-    The interpreter puts its own functions in the place of the language's when a kernel is launched, and once more at each
-    call of a helper, though nothing has changed since: a third of its time with kernels as small as those of tests.
+    The interpreter puts its own functions in the place of the language's when a kernel is launched, and once more at
+    each call of a helper, though nothing has changed since: a third of its time with kernels as small as in tests.
 
     Args:
         checks_overflow: Whether each sum and product of integers is worked out once more, in 64 bits: a quarter of the

@@ -13,7 +13,7 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from minivllm.kernels.triton_guard import HAS_TRITON
-from tests.kernels.builds import BUILDS, EARLY
+from tests.kernels.builds import BUILDS, EARLY, RARE
 from tests.kernels.compiling import SM90, SM90_EARLY, TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,9 +25,9 @@ MOST_SPILLED = 20
 
 
 def variants() -> Iterator[ParameterSet]:
-    """Every build for sm_90; for the others only the plain ones by default, without what stands after a comma."""
+    """By default all but the rare ones for sm_90, and for other GPUs those without a comma in their name."""
     for name, target in itertools.product(BUILDS, TARGETS):
-        is_extra = "," in name and target != SM90
+        is_extra = name in RARE or ("," in name and target != SM90)
         yield pytest.param(name, target, id=f"{name}-{target}", marks=[pytest.mark.slow] if is_extra else [])
 
 
