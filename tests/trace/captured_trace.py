@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from minivllm import LLM, SamplingParams
+from minivllm.attention.triton import TritonBackend
 from minivllm.bench.step_observer import StepObserver
 from minivllm.bench.traced_run import run_traced
 from minivllm.trace.device_clock import DeviceClock
@@ -23,6 +24,8 @@ SHAPE = {
 def main() -> None:
     clock = FakeClock(milliseconds=1.0)
     DeviceClock.of = staticmethod(lambda device: clock)  # type: ignore[method-assign]
+    # Prefixes as short as an interpreter can do.
+    TritonBackend.use_cascade_attention = lambda self, num_decodes, tokens, size: num_decodes > 1  # type: ignore[method-assign]
     settings = {"attention_backend": "triton", "cudagraph_mode": "FULL_DECODE_ONLY", "async_scheduling": True}
     params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, detokenize=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -34,16 +37,17 @@ def main() -> None:
         with StepObserver(llm) as observer:
             llm.generate([{"prompt_token_ids": [5, 6, 7]}], params, use_tqdm=False)
         path = Path(folder) / "run.jsonl"
-        prompt = {"prompt_token_ids": [8, 6, 7]}
-        _, facts = run_traced(llm, path, "step", lambda: llm.generate([prompt], params, use_tqdm=False))
+        prompts = [{"prompt_token_ids": [8, 6, 7, 5, last]} for last in (2, 3)]
+        _, facts = run_traced(llm, path, "step", lambda: llm.generate(prompts, params, use_tqdm=False))
         events = read_log(path).events
     steps = [(step.kind, step.graph_mode, step.device) for step in observer.steps if step.lengths]
     device = [[event.data["iteration"], event.data["name"]] for event in events if event.kind == "device.time"]
     batches = [event.data for event in events if event.kind == "prepare_inputs"]
     reasons = [[batch["graph_mode"], batch["graph_reason"]] for batch in batches]
+    shared = [batch.get("prefix_tokens") for batch in batches]
     outputs = [event.data["type"] for event in events if event.kind == "message" and event.process == "engine_core"]
-    told = {"failures": facts["failures"], "steps": steps, "device": device, "reasons": reasons, "messages": outputs}
-    print(json.dumps(told))
+    told = {"failures": facts["failures"], "steps": steps, "device": device, "reasons": reasons}
+    print(json.dumps({**told, "shared": shared, "messages": outputs}))
 
 
 if __name__ == "__main__":

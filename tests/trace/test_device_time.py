@@ -144,6 +144,7 @@ def test_a_runner_with_graphs_is_traced_and_observed_as_any_other() -> None:
     assert told["device"] == [[0, "forward"], [0, "logits"], [1, "replay"]]
     assert told["reasons"] == [
         ["NONE", "prompts in the step, and only steps of decodes are captured"],
-        ["FULL", "1 decodes, padded to 1"],
+        ["FULL", "2 decodes, padded to 2; decodes share a prefix of 4 tokens"],
     ]
+    assert told["shared"] == [None, 4], "what explain roofline counts once"
     assert told["messages"].count("ModelRunnerOutput") == 2, "told when the tokens have come"

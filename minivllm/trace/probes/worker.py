@@ -71,6 +71,8 @@ class WorkerProbes:
         dispatch = getattr(runner, "last_dispatch", None)
         if dispatch is not None:
             data["graph_reason"] = dispatch.reason
+        if batch.prefix_tokens:
+            data["prefix_tokens"] = batch.prefix_tokens
         self._add(call, "prepare_inputs", data)
         computed = columns.num_computed[batch.places].tolist()
         rows = {i: list(facts) for i, *facts in zip(order, places, computed, num_blocks, strict=True)}
