@@ -113,6 +113,8 @@ def build_prefill(
     kv: str = "bf16",
     window: bool = False,
     fresh: bool = False,
+    boxed: bool = False,
+    block_size: int = 16,
 ) -> Built:
     types = pointers(kind, "out", "query") | pointers(fp8(target) if kv == "fp8" else kv, "key", "value")
     types |= pointers("i32:odd", "block_table", "query_start_loc", "seq_lens")
@@ -120,7 +122,7 @@ def build_prefill(
     types |= dict.fromkeys(("window", "num_requests", "table_stride"), "i32:odd")
     tiling = paged_prefill.prefill_tiling(GPUS[target], group, longest, head_dim, ITEMSIZE[kind])
     constants: dict[str, Any] = {
-        "block_size": 16,
+        "block_size": block_size,
         "group": group,
         "rows": tiling.rows,
         "head_dim": head_dim,
@@ -128,7 +130,10 @@ def build_prefill(
         "tile": tiling.tile,
         "has_window": window,
         "is_fresh": fresh,
+        "is_boxed": boxed and paged_prefill.are_boxes_worth_it(GPUS[target], longest, head_dim, ITEMSIZE[kind]),
     }
+    if constants["is_boxed"]:
+        types |= dict.fromkeys(("key_ptr", "value_ptr"), f"tensordesc<{kind}[{tiling.tile}, {head_dim}]>")
     return build(target, paged_prefill.paged_prefill_kernel, types, constants, tiling.warps, tiling.stages)
 
 
@@ -290,6 +295,8 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "prefix, float32": (partial(build_prefix, kind="fp32", kv="fp32"), 44 * KB),
     "prefill": (build_prefill, 113 * KB),
     "prefill, from the step's own tensors": (partial(build_prefill, fresh=True), 113 * KB),
+    "prefill, from the step's own tensors in boxes": (partial(build_prefill, fresh=True, boxed=True), 116 * KB),
+    "prefill, odd pages": (partial(build_prefill, block_size=3), 113 * KB),
     "prefill, window": (partial(build_prefill, window=True), 113 * KB),
     "prefill, short queries": (partial(build_prefill, longest=2), 72 * KB),
     "prefill, head size 80, 3 heads a KV head": (partial(build_prefill, head_dim=80, group=3), 113 * KB),
