@@ -30,7 +30,7 @@ Upstream: FlashAttention 3, which vLLM takes here (vllm/v1/attention/backends/fl
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -117,12 +117,12 @@ def find_pages(
     table_row_ptr, first_token, num_pages, keys: gl.constexpr, page_rows: gl.constexpr, block_size: gl.constexpr
 ):
     """Which row of the cache each box of a tile of keys begins with; behind the request's last page it is row 0."""
-    rows: Any = ()
+    rows = ()
     for box in gl.static_range(keys // page_rows):
         token = first_token + box * page_rows
         page = token // block_size
         page_id = gl.load(table_row_ptr + page, mask=page < num_pages, other=0)
-        rows = rows + (page_id * block_size + token % block_size,)  # noqa: RUF005 (Gluon knows no *)
+        rows = rows + (page_id * block_size + token % block_size,)  # type: ignore[assignment]  # noqa: RUF005
     return rows
 
 
