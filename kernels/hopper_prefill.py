@@ -34,7 +34,16 @@ from typing import NamedTuple
 
 import torch
 
-from minivllm.kernels.gluon_guard import HAS_GLUON, fetch_box, gl, gluon_jit, gluon_jit_for_any, hopper, tensor_in_boxes
+from minivllm.kernels.gluon_guard import (
+    HAS_GLUON,
+    fetch_box,
+    gl,
+    gluon_jit,
+    gluon_jit_for_any,
+    hopper,
+    reinterpret,
+    tensor_in_boxes,
+)
 from minivllm.kernels.launch import UNSCALED, gpu_of
 
 # Rows of a consumer: what the matrix unit multiplies at once with 4 warps.
@@ -153,7 +162,7 @@ def fetch_tile(
     if is_paged:
         pages: gl.constexpr = keys // page_rows
         panels: gl.constexpr = head_dim // panel_size
-        boxes = tiles._reinterpret(tiles.dtype, [stages * panels * pages, page_rows, panel_size], desc.layout)
+        boxes = reinterpret(tiles, tiles.dtype, [stages * panels * pages, page_rows, panel_size], desc.layout)
         for page in gl.static_range(pages):
             for panel in gl.static_range(panels):
                 box = boxes.index(stage * (panels * pages) + panel * pages + page)
