@@ -5,12 +5,14 @@ Times are of this process' CPU, and the best of several runs counts: what else t
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,10 @@ _BLOCK_SIZE = 16
 SIMULATED = ((8, 128, 256), (64, 128, 256), (256, 128, 256))
 # With a model: tokens of the prompt and of the output.
 DECODED = (32, 192)
+# Ahead of a device: requests that decode at once, tokens of their prompts and outputs.
+AHEAD = (256, 128, 160)
+# How much longer than the host's part of a step the device's is there: as of W1 on an H200, 4.7 and 1.5 ms.
+_DEVICE_PER_HOST = 3.0
 # Steps of a turn, and those at its beginning that do not count.
 _TURN = 12
 _SKIPPED = 4
@@ -144,14 +150,75 @@ def measure_decode(model: str, prompt_len: int, output_len: int, repeats: int = 
     ]
 
 
+def measure_ahead(num_requests: int, prompt_len: int, output_len: int, repeats: int = 3) -> list[dict[str, Any]]:
+    """A step that is planned ahead of a device, without a log and with one of level "step".
+
+    The device is `pretended_gpu`; the levels take turns as in `measure_decode`. Microseconds, the median step: what the
+    host works, what of that it writes while it would wait for the device anyhow, and how long a step takes, which is
+    more if the device has to wait for the host.
+    """
+    from minivllm.bench.pretended_gpu import PretendedGPU, add_requests, make_engine
+
+    gpu = PretendedGPU(0.0)
+    engine = make_engine(gpu, num_requests, prompt_len + output_len + 2 * _BLOCK_SIZE)
+    hosts: dict[str, list[float]] = {"off": [], "step": []}
+    steps: dict[str, list[float]] = {"off": [], "step": []}
+    with tempfile.TemporaryDirectory() as folder:
+        log = EventLog(Header(level="step"), Path(folder) / "log")
+        recorder = Recorder(log, device="cuda", clock=gpu)
+        beside: list[float] = []
+        flush = log.flush
+
+        def timed_flush(is_over: Callable[[], bool] | None = None) -> None:
+            start = time.thread_time()
+            flush(is_over)
+            if is_over is not None:
+                beside.append(time.thread_time() - start)
+
+        log.flush = timed_flush  # type: ignore[method-assign]
+        gc.freeze()  # as `LLM.generate` does
+        for run in range(repeats + 1):
+            add_requests(engine, f"R{run}", num_requests, prompt_len, output_len)
+            for _ in range(num_requests * (prompt_len + _BLOCK_SIZE) // 16384 + 2):  # prompts
+                engine.step()
+            while engine.has_unfinished_requests():
+                for level in ("off", "step") if run else ("off",):
+                    ended = [gpu.now()]
+                    told: Callable[[], object] = lambda ended=ended: ended.append(gpu.now())  # type: ignore[misc]
+                    host = _timed_turn(engine, recorder if level == "step" else None, told)
+                    hosts[level] += host[_SKIPPED:]
+                    steps[level] += [end - start for start, end in pairwise(ended)][_SKIPPED:]
+            if run == 0:  # only to learn what the host needs
+                gpu.step_seconds = _DEVICE_PER_HOST * statistics.median(hosts["off"])
+                hosts["off"].clear()
+                steps["off"].clear()
+        gc.unfreeze()
+        log.close()
+        size = (Path(folder) / "log").stat().st_size / (log.step + 1)
+    engine.shutdown()
+    host_us, step_us = ({level: statistics.median(of[level]) * 1e6 for level in of} for of in (hosts, steps))
+    return [
+        {
+            "level": level,
+            "steps": len(hosts[level]),
+            "host_us": round(host_us[level], 1),
+            "beside_device_us": round(statistics.median(beside) * 1e6 if level == "step" else 0.0, 1),
+            "step_us": round(step_us[level], 1),
+            "overhead": round(step_us[level] / step_us["off"] - 1, 4),
+            "log_bytes_per_step": round(size if level == "step" else 0),
+        }
+        for level in hosts
+    ]
+
+
 def _recorder(engine: Any, level: Any, path: Path) -> Recorder:
     return Recorder(EventLog(Header(level=level), path), tokenizer=engine.tokenizer)
 
 
-def _timed_turn(engine: Any, recorder: Recorder | None) -> list[float]:
-    """Seconds of each of the next steps."""
+def _timed_turn(engine: Any, recorder: Recorder | None, on_step: Callable[[], object] = int) -> list[float]:
+    """Seconds of each of the next steps. `on_step` is called after each."""
     if recorder is None:
-        return _step_times(engine, engine.step)
+        return _step_times(engine, engine.step, on_step)
     scheduler = engine.engine_core.scheduler
     recorder.blocks.watch(scheduler.kv_cache_manager)
 
@@ -161,13 +228,14 @@ def _timed_turn(engine: Any, recorder: Recorder | None) -> list[float]:
         recorder.end_step(scheduler)
 
     with recorder.installation():
-        return _step_times(engine, step)
+        return _step_times(engine, step, on_step)
 
 
-def _step_times(engine: Any, step: Callable[[], object]) -> list[float]:
+def _step_times(engine: Any, step: Callable[[], object], on_step: Callable[[], object]) -> list[float]:
     times: list[float] = []
     while engine.has_unfinished_requests() and len(times) < _TURN:
         start = time.thread_time()
         step()
         times.append(time.thread_time() - start)
+        on_step()
     return times

@@ -10,11 +10,13 @@ from __future__ import annotations
 import gzip
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import msgspec
 
+from minivllm.sourcemap.registry import lookup
 from minivllm.trace.device_times import join_device_times
 
 SCHEMA = "minivllm.log/2"
@@ -29,8 +31,12 @@ _NEVER_DROPPED = frozenset({"step.end"})
 KEYFRAME_STEPS = 64
 _KEYFRAME_WEIGHT = 4
 
-# Events that wait to be written, at most.
-_BUFFER = 32
+# Events that wait to be written, at most; and where they are written while the device works.
+_BUFFER, _BUFFER_BESIDE_DEVICE = 32, 4096
+# What a step has to say goes to the system in one piece.
+_FILE_BUFFER = 2**20
+# How many are written at a time while the CPU would wait for the device: a millisecond's work at most.
+_SLICE = 16
 
 Level = Literal["step", "function", "kernel"]
 
@@ -104,6 +110,12 @@ class Event(msgspec.Struct, omit_defaults=True, gc=False):
     thread: str | None = None
 
 
+# Puts events together, from the `seq` of the first one and their step: events, or what gives the same bytes.
+MakeEvents = Callable[[int, int], Sequence[Any]]
+# One that waits for it: also how many events it puts together, and whose.
+_Later = tuple[MakeEvents, int, int, int, str]
+
+
 class End(msgspec.Struct):
     """What the last line says.
 
@@ -131,7 +143,7 @@ class EventLog:
     """Collects events; writes them to a file step by step, if there is one.
 
     Events are kept as the bytes that are written: objects by the million would slow down the whole process, for
-    Python's garbage collector looks at all of them again and again.
+    Python's garbage collector looks at all of them again and again. What is in a file as it is stays there only.
 
     Args:
         header: First line of the log.
@@ -154,10 +166,11 @@ class EventLog:
         self.num_dropped = 0
         self.step = -1
         self.last: dict[str, int] = {}
-        self._pending: list[Event] = []
-        self._chunks: list[bytes] = []
+        self._pending: list[Event | _Later] = []
+        self._is_beside_device, self._most_waiting = False, _BUFFER
+        self._chunks: list[bytes] = []  # what has not been decoded yet, but for what a file holds
         self._decoded: list[Event] = []
-        self._num_decoded_chunks = 0
+        self._num_decoded_bytes = 0
         self._lock = threading.Lock()  # a core has three threads
         self._encoder = msgspec.json.Encoder()
         self._file: IO[bytes] | None = None
@@ -165,10 +178,12 @@ class EventLog:
         self._index: list[tuple[int, int | None, int]] = []
         self._num_bytes = 0
         self._keyframe = (0, 0)  # where the last one ended, and how large it was
+        self._header_bytes = 0
+        self._kept_in = None if self._is_compressed or self.logical else path
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = _open(path)
-            self._file.write(self._encoder.encode(header) + b"\n")
+            self._header_bytes = self._file.write(self._encoder.encode(header) + b"\n")
             if not self._is_compressed:
                 self._file.flush()  # a process that dies in its first step has left a log, too
 
@@ -178,11 +193,19 @@ class EventLog:
         with self._lock:
             self._flush()
             known = len(self._decoded)
-            for chunk in self._chunks[self._num_decoded_chunks :]:
+            for chunk in self._undecoded():
                 self._decoded += _DECODER.decode_lines(chunk)
             join_device_times(self._decoded, known)
-            self._num_decoded_chunks = len(self._chunks)
+            self._chunks.clear()
+            self._num_decoded_bytes = self._num_bytes
             return self._decoded
+
+    def _undecoded(self) -> list[bytes]:
+        if self._kept_in is None or self._num_bytes == self._num_decoded_bytes:
+            return self._chunks
+        with self._kept_in.open("rb") as file:
+            file.seek(self._header_bytes + self._num_decoded_bytes)
+            return [file.read(self._num_bytes - self._num_decoded_bytes)]
 
     def add(
         self,
@@ -202,7 +225,8 @@ class EventLog:
     ) -> int:
         """Append an event of the current step. Its data must not change afterwards: it is written a little later.
 
-        A log with clocks is written at the end of every step, so that what a killed process did can be read.
+        A log with clocks is written at the end of every step, so that what a killed process did can be read; beside a
+        device, while the next step computes.
 
         Returns:
             Its `seq`; -1 if it was dropped.
@@ -236,14 +260,60 @@ class EventLog:
                     thread,
                 )
             )
-            if len(self._pending) >= _BUFFER or (kind == "step.end" and not self.logical):
+            if len(self._pending) >= self._most_waiting or (kind == "step.end" and self._is_written_at_end(data)):
                 self._flush()
         return seq
 
+    def _is_written_at_end(self, step_end: dict[str, Any] | None) -> bool:
+        if self._is_beside_device:
+            return not (step_end and step_end["running_after"])
+        return not self.logical
+
+    def write_beside_device(self) -> None:
+        """From now on somebody calls `flush` in every step: when the CPU waits for a device anyhow.
+
+        Only a step after which nobody runs is written when it ends.
+        """
+        self._is_beside_device, self._most_waiting = True, _BUFFER_BESIDE_DEVICE
+
+    def add_later(self, kind: str, src: str, make: MakeEvents, count: int = 1) -> None:
+        """Append events that are put together when they are written: what takes long is not in the way of a step.
+
+        Args:
+            kind: Their kind.
+            src: Whose they are.
+            make: Gets the first one's `seq` and the step, and returns them. In a logical log they have no clocks.
+            count: How many they are.
+        """
+        with self._lock:
+            seq = self.num_events
+            if seq >= MAX_EVENTS:
+                self.num_dropped += count
+                return
+            self.num_events = seq + count
+            self.last[kind] = seq + count - 1
+            self._pending.append((make, seq, self.step, count, src))
+            if len(self._pending) >= self._most_waiting:
+                self._flush()
+
+    def flush(self, is_over: Callable[[], bool] | None = None) -> None:
+        """Write what waits.
+
+        Args:
+            is_over: Asked again and again: what is not written when it says yes goes on waiting.
+        """
+        with self._lock:
+            while self._pending and not (is_over is not None and is_over()):
+                self._encode(_SLICE)
+            self._hand_over()
+
     def wants_keyframe(self) -> bool:
         """Whether the step that begins now is to have one."""
+        if self.step <= 0 or self.step % KEYFRAME_STEPS:
+            return False
+        self.flush()  # its weight is that of all that was told
         end, size = self._keyframe
-        return self.step > 0 and self.step % KEYFRAME_STEPS == 0 and self._num_bytes - end >= _KEYFRAME_WEIGHT * size
+        return self._num_bytes - end >= _KEYFRAME_WEIGHT * size
 
     def add_keyframe(self, states: dict[str, dict[str, Any]]) -> None:
         """Append the whole state, as the first events of a step, and note where it stands.
@@ -263,16 +333,33 @@ class EventLog:
             self._keyframe = (self._num_bytes, self._num_bytes - start)
 
     def _flush(self) -> None:
-        if not self._pending:
-            return
-        chunk = self._encoder.encode_lines(self._pending)
-        self._pending.clear()
-        self._chunks.append(chunk)
-        self._num_bytes += len(chunk)
+        if self._pending:
+            self._encode(len(self._pending))
+            self._hand_over()
+
+    def _encode(self, most: int) -> None:
+        # What is made is encoded at once: thousands of objects that wait would be the garbage collector's business.
+        chunks: list[bytes] = []
+        events: list[Event] = []
+        encode = self._encoder.encode_lines
+        for waiting in self._pending[:most]:
+            if isinstance(waiting, tuple):
+                chunks += (encode(events), encode(_made(*waiting)))
+                events = []
+            else:
+                events.append(waiting)
+        chunks.append(encode(events))
+        del self._pending[:most]
+        self._num_bytes += sum(map(len, chunks))
+        if self._kept_in is None:
+            self._chunks += chunks
         if self._file is not None:
-            self._file.write(chunk)
-            if not self._is_compressed and not self.logical:
-                self._file.flush()
+            self._file.writelines(chunks)
+
+    def _hand_over(self) -> None:
+        """Give the system what was written: a process that is killed loses no more."""
+        if self._file is not None and not self._is_compressed and not self.logical:
+            self._file.flush()
 
     def close(self, *, is_cut: bool = False) -> None:
         """Finish the file. Idempotent.
@@ -291,8 +378,16 @@ class EventLog:
             file.write(self._encoder.encode(Trailer(End(self.num_events, self.num_dropped, self._index))) + b"\n")
 
 
+def _made(make: MakeEvents, seq: int, step: int, count: int, src: str) -> Sequence[Any]:
+    try:
+        return make(seq, step)
+    except Exception as error:  # the engine goes on, and the log has no gap
+        data = {"symbol": src, "message": f"{type(error).__name__}: {error}"}
+        return [Event(seq + k, step, lookup(src).process, "probe.failed", data=data, src=src) for k in range(count)]
+
+
 def _open(path: Path) -> IO[bytes]:
     if path.suffix == ".gz":
         # No time stamp and no name inside, so that the same run gives the same file.
         return gzip.GzipFile("", "wb", fileobj=path.open("wb"), mtime=0)  # type: ignore[return-value]
-    return path.open("wb")
+    return path.open("wb", buffering=_FILE_BUFFER)

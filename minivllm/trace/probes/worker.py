@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from minivllm.trace.events import EventLog
+from minivllm.trace.events import Event, EventLog
 from minivllm.trace.wrap import Around, Call, Probe
 
 _RUNNER = "minivllm.worker.gpu_model_runner:GPUModelRunner"
+# Of a batch.
+_ARRAYS = ("query_start_loc", "seq_lens", "positions", "input_ids", "slot_mapping")
 
 
 class WorkerProbes:
@@ -40,29 +42,28 @@ class WorkerProbes:
         self._add(call, "rows", data)
 
     def _batch(self, call: Call) -> None:
+        # The step waits to be launched: arrays are copied, and become lists when the events are written.
         runner, plan, batch = call.args[0], call.args[1], call.result
-        order, places = list(batch.req_ids), batch.places.tolist()
-        cached = plan.scheduled_cached_reqs
+        places, cached = batch.places.copy(), plan.scheduled_cached_reqs
         # Whoever sat out a step comes back with the blocks that it had: told again, so that no reader has to remember.
         changed = self._came | {new.req_id for new in plan.scheduled_new_reqs}
         changed.update(i for i, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True) if blocks)
         columns = runner.batch.columns
         table = columns.block_table
-        num_blocks = table.num_blocks[batch.places].tolist()
-        data = {
+        order, num_blocks = list(batch.req_ids), table.num_blocks[places]
+        tables = {}
+        if changed:
+            tables = {
+                req_id: table.ids[place, :count].copy()
+                for req_id, place, count in zip(order, places.tolist(), num_blocks.tolist(), strict=True)
+                if req_id in changed
+            }
+        facts: dict[str, Any] = {
             "order": order,
             "places": places,
-            "query_start_loc": batch.query_start_loc.tolist(),
-            "seq_lens": batch.seq_lens.tolist(),
-            "positions": batch.positions.tolist(),
-            "input_ids": batch.input_ids.tolist(),
-            "slot_mapping": batch.slot_mapping.tolist(),
-            "block_table": {
-                req_id: table.ids[place, :count].tolist()
-                for req_id, place, count in zip(order, places, num_blocks, strict=True)
-                if req_id in changed
-            },
-            "logits_indices": batch.logits_indices.tolist(),
+            **{name: getattr(batch, name).copy() for name in _ARRAYS},
+            "block_table": tables,
+            "logits_indices": batch.logits_indices.copy(),
             "num_tokens": len(batch.input_ids),
             "num_tokens_padded": getattr(batch, "num_tokens_padded", None) or len(batch.input_ids),
             "graph_mode": batch.graph_mode,
@@ -70,13 +71,28 @@ class WorkerProbes:
         }
         dispatch = getattr(runner, "last_dispatch", None)
         if dispatch is not None:
-            data["graph_reason"] = dispatch.reason
-        if batch.prefix_tokens:
-            data["prefix_tokens"] = batch.prefix_tokens
-        self._add(call, "prepare_inputs", data)
-        computed = columns.num_computed[batch.places].tolist()
-        rows = {i: list(facts) for i, *facts in zip(order, places, computed, num_blocks, strict=True)}
-        self._add(call, "worker.state", {"rows": rows})
+            facts["graph_reason"] = dispatch.reason
+        if prefix_tokens := getattr(batch, "prefix_tokens", 0):
+            facts["prefix_tokens"] = prefix_tokens
+        entry, cause = call.entry, self._log.last.get("schedule")
+        columns_of_rows = (places, columns.num_computed[places], num_blocks)
+        end_ns, dur_ns = (None, None) if self._log.logical else (call.end_ns, call.end_ns - call.start_ns)
+
+        def event(seq: int, step: int, kind: str, data: dict[str, Any]) -> list[Event]:
+            src, ref = entry.ours, entry.vllm
+            return [Event(seq, step, "worker", kind, None, None, None, cause, data, src, ref, end_ns, dur_ns)]
+
+        def prepared(seq: int, step: int) -> list[Event]:
+            data = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in facts.items()}
+            data["block_table"] = {req_id: ids.tolist() for req_id, ids in tables.items()}
+            return event(seq, step, "prepare_inputs", data)
+
+        def state(seq: int, step: int) -> list[Event]:
+            rows = zip(*(column.tolist() for column in columns_of_rows), strict=True)
+            return event(seq, step, "worker.state", {"rows": dict(zip(order, rows, strict=True))})
+
+        self._log.add_later("prepare_inputs", entry.ours, prepared)
+        self._log.add_later("worker.state", entry.ours, state)
 
     def _add(self, call: Call, kind: str, data: dict[str, Any]) -> None:
         self._log.add(
