@@ -164,18 +164,9 @@ def measure_ahead(num_requests: int, prompt_len: int, output_len: int, repeats: 
     hosts: dict[str, list[float]] = {"off": [], "step": []}
     steps: dict[str, list[float]] = {"off": [], "step": []}
     with tempfile.TemporaryDirectory() as folder:
-        log = EventLog(Header(level="step"), Path(folder) / "log")
+        log = _TimedLog(Header(level="step"), Path(folder) / "log")
         recorder = Recorder(log, device="cuda", clock=gpu)
-        beside: list[float] = []
-        flush = log.flush
-
-        def timed_flush(is_over: Callable[[], bool] | None = None) -> None:
-            start = time.thread_time()
-            flush(is_over)
-            if is_over is not None:
-                beside.append(time.thread_time() - start)
-
-        log.flush = timed_flush  # type: ignore[method-assign]
+        ended: list[float] = []
         gc.freeze()  # as `LLM.generate` does
         for run in range(repeats + 1):
             add_requests(engine, f"R{run}", num_requests, prompt_len, output_len)
@@ -183,11 +174,10 @@ def measure_ahead(num_requests: int, prompt_len: int, output_len: int, repeats: 
                 engine.step()
             while engine.has_unfinished_requests():
                 for level in ("off", "step") if run else ("off",):
-                    ended = [gpu.now()]
-                    told: Callable[[], object] = lambda ended=ended: ended.append(gpu.now())  # type: ignore[misc]
-                    host = _timed_turn(engine, recorder if level == "step" else None, told)
+                    ended.clear()
+                    host = _timed_turn(engine, recorder if level == "step" else None, lambda: ended.append(gpu.now()))
                     hosts[level] += host[_SKIPPED:]
-                    steps[level] += [end - start for start, end in pairwise(ended)][_SKIPPED:]
+                    steps[level] += [end - start for start, end in pairwise(ended)][_SKIPPED - 1 :]
             if run == 0:  # only to learn what the host needs
                 gpu.step_seconds = _DEVICE_PER_HOST * statistics.median(hosts["off"])
                 hosts["off"].clear()
@@ -202,7 +192,7 @@ def measure_ahead(num_requests: int, prompt_len: int, output_len: int, repeats: 
             "level": level,
             "steps": len(hosts[level]),
             "host_us": round(host_us[level], 1),
-            "beside_device_us": round(statistics.median(beside) * 1e6 if level == "step" else 0.0, 1),
+            "beside_device_us": round(statistics.median(log.flush_times) * 1e6 if level == "step" else 0.0, 1),
             "step_us": round(step_us[level], 1),
             "overhead": round(step_us[level] / step_us["off"] - 1, 4),
             "log_bytes_per_step": round(size if level == "step" else 0),
@@ -211,11 +201,24 @@ def measure_ahead(num_requests: int, prompt_len: int, output_len: int, repeats: 
     ]
 
 
+class _TimedLog(EventLog):
+    """A log that notes how long it has written each time that it was asked to."""
+
+    def __init__(self, header: Header, path: Path) -> None:
+        super().__init__(header, path)
+        self.flush_times: list[float] = []
+
+    def flush(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        start = time.thread_time()
+        super().flush(is_over)
+        self.flush_times.append(time.thread_time() - start)
+
+
 def _recorder(engine: Any, level: Any, path: Path) -> Recorder:
     return Recorder(EventLog(Header(level=level), path), tokenizer=engine.tokenizer)
 
 
-def _timed_turn(engine: Any, recorder: Recorder | None, on_step: Callable[[], object] = int) -> list[float]:
+def _timed_turn(engine: Any, recorder: Recorder | None, on_step: Callable[[], object] = lambda: None) -> list[float]:
     """Seconds of each of the next steps. `on_step` is called after each."""
     if recorder is None:
         return _step_times(engine, engine.step, on_step)

@@ -10,13 +10,12 @@ from __future__ import annotations
 import gzip
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import msgspec
 
-from minivllm.sourcemap.registry import lookup
 from minivllm.trace.device_times import join_device_times
 
 SCHEMA = "minivllm.log/2"
@@ -31,12 +30,12 @@ _NEVER_DROPPED = frozenset({"step.end"})
 KEYFRAME_STEPS = 64
 _KEYFRAME_WEIGHT = 4
 
-# Events that wait to be written, at most; and where they are written while the device works.
-_BUFFER, _BUFFER_BESIDE_DEVICE = 32, 4096
-# What a step has to say goes to the system in one piece.
+# Events that wait to be written, at most; and where they are written while a device computes.
+_MOST_WAITING, _MOST_WAITING_BESIDE_DEVICE = 32, 4096
+# How many are written at a time: well below a millisecond's work, after which the device is looked at again.
+_AT_A_TIME = 16
+# What a step has to say goes to the system at once.
 _FILE_BUFFER = 2**20
-# How many are written at a time while the CPU would wait for the device: a millisecond's work at most.
-_SLICE = 16
 
 Level = Literal["step", "function", "kernel"]
 
@@ -110,10 +109,8 @@ class Event(msgspec.Struct, omit_defaults=True, gc=False):
     thread: str | None = None
 
 
-# Puts events together, from the `seq` of the first one and their step: events, or what gives the same bytes.
-MakeEvents = Callable[[int, int], Sequence[Any]]
-# One that waits for it: also how many events it puts together, and whose.
-_Later = tuple[MakeEvents, int, int, int, str]
+# Gives an event's data when it is written. Any thread may ask it, and again if it was interrupted; it adds no events.
+MakeData = Callable[[], dict[str, Any]]
 
 
 class End(msgspec.Struct):
@@ -143,7 +140,7 @@ class EventLog:
     """Collects events; writes them to a file step by step, if there is one.
 
     Events are kept as the bytes that are written: objects by the million would slow down the whole process, for
-    Python's garbage collector looks at all of them again and again. What is in a file as it is stays there only.
+    Python's garbage collector looks at all of them again and again.
 
     Args:
         header: First line of the log.
@@ -166,11 +163,11 @@ class EventLog:
         self.num_dropped = 0
         self.step = -1
         self.last: dict[str, int] = {}
-        self._pending: list[Event | _Later] = []
-        self._is_beside_device, self._most_waiting = False, _BUFFER
-        self._chunks: list[bytes] = []  # what has not been decoded yet, but for what a file holds
+        self._pending: list[Event] = []  # data may still be a function
+        self._is_beside_device, self._most_waiting = False, _MOST_WAITING
+        self._chunks: list[bytes] = []
         self._decoded: list[Event] = []
-        self._num_decoded_bytes = 0
+        self._num_decoded_chunks = 0
         self._lock = threading.Lock()  # a core has three threads
         self._encoder = msgspec.json.Encoder()
         self._file: IO[bytes] | None = None
@@ -178,12 +175,10 @@ class EventLog:
         self._index: list[tuple[int, int | None, int]] = []
         self._num_bytes = 0
         self._keyframe = (0, 0)  # where the last one ended, and how large it was
-        self._header_bytes = 0
-        self._kept_in = None if self._is_compressed or self.logical else path
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = _open(path)
-            self._header_bytes = self._file.write(self._encoder.encode(header) + b"\n")
+            self._file.write(self._encoder.encode(header) + b"\n")
             if not self._is_compressed:
                 self._file.flush()  # a process that dies in its first step has left a log, too
 
@@ -193,19 +188,11 @@ class EventLog:
         with self._lock:
             self._flush()
             known = len(self._decoded)
-            for chunk in self._undecoded():
+            for chunk in self._chunks[self._num_decoded_chunks :]:
                 self._decoded += _DECODER.decode_lines(chunk)
             join_device_times(self._decoded, known)
-            self._chunks.clear()
-            self._num_decoded_bytes = self._num_bytes
+            self._num_decoded_chunks = len(self._chunks)
             return self._decoded
-
-    def _undecoded(self) -> list[bytes]:
-        if self._kept_in is None or self._num_bytes == self._num_decoded_bytes:
-            return self._chunks
-        with self._kept_in.open("rb") as file:
-            file.seek(self._header_bytes + self._num_decoded_bytes)
-            return [file.read(self._num_bytes - self._num_decoded_bytes)]
 
     def add(
         self,
@@ -216,14 +203,17 @@ class EventLog:
         block: int | None = None,
         row: int | None = None,
         cause: int | None = None,
-        data: dict[str, Any] | None = None,
+        data: dict[str, Any] | MakeData | None = None,
         src: str | None = None,
         ref: str | None = None,
         wall_ns: int | None = None,
         dur_ns: int | None = None,
         thread: str | None = None,
     ) -> int:
-        """Append an event of the current step. Its data must not change afterwards: it is written a little later.
+        """Append an event of the current step.
+
+        Its data must not change afterwards: it is written a little later. Data that takes long to put together can be
+        a function, which is called then.
 
         A log with clocks is written at the end of every step, so that what a killed process did can be read; beside a
         device, while the next step computes.
@@ -231,80 +221,65 @@ class EventLog:
         Returns:
             Its `seq`; -1 if it was dropped.
         """
-        if self.logical:
-            wall_ns = dur_ns = None
-        elif wall_ns is None:
-            wall_ns = time.monotonic_ns()
+        event = Event(
+            -1,
+            -1,
+            process,
+            kind,
+            request,
+            block,
+            row,
+            cause,
+            data or {},  # type: ignore[arg-type]
+            src,
+            ref,
+            time.monotonic_ns() if wall_ns is None else wall_ns,
+            dur_ns,
+            thread,
+        )
         with self._lock:
-            seq = self.num_events
-            if seq >= MAX_EVENTS and kind not in _NEVER_DROPPED:
-                self.num_dropped += 1
-                return -1
-            self.num_events = seq + 1
-            self.last[kind] = seq
-            self._pending.append(
-                Event(
-                    seq,
-                    self.step,
-                    process,
-                    kind,
-                    request,
-                    block,
-                    row,
-                    cause,
-                    data or {},
-                    src,
-                    ref,
-                    wall_ns,
-                    dur_ns,
-                    thread,
-                )
-            )
-            if len(self._pending) >= self._most_waiting or (kind == "step.end" and self._is_written_at_end(data)):
-                self._flush()
+            return self._append(event)
+
+    def add_all(self, events: Iterable[Event]) -> None:
+        """Append events that lack their place and their step, but have all the rest. See `add`."""
+        with self._lock:
+            for event in events:
+                self._append(event)
+
+    def _append(self, event: Event) -> int:
+        seq, kind, pending = self.num_events, event.kind, self._pending
+        if seq >= MAX_EVENTS and kind not in _NEVER_DROPPED:
+            self.num_dropped += 1
+            return -1
+        event.seq, event.step = seq, self.step
+        if self.logical:
+            event.wall_ns = event.dur_ns = None
+        self.num_events = seq + 1
+        self.last[kind] = seq
+        pending.append(event)
+        if len(pending) >= self._most_waiting or (kind == "step.end" and self._is_written_now(event.data)):
+            self._flush()
         return seq
 
-    def _is_written_at_end(self, step_end: dict[str, Any] | None) -> bool:
+    def _is_written_now(self, step_end: dict[str, Any]) -> bool:
         if self._is_beside_device:
-            return not (step_end and step_end["running_after"])
+            return not step_end["running_after"]  # else there is a next step, during which it will be written
         return not self.logical
 
     def write_beside_device(self) -> None:
-        """From now on somebody calls `flush` in every step: when the CPU waits for a device anyhow.
+        """From now on somebody calls `flush` in every step: when the CPU waits for a device anyhow."""
+        self._is_beside_device, self._most_waiting = True, _MOST_WAITING_BESIDE_DEVICE
 
-        Only a step after which nobody runs is written when it ends.
-        """
-        self._is_beside_device, self._most_waiting = True, _BUFFER_BESIDE_DEVICE
-
-    def add_later(self, kind: str, src: str, make: MakeEvents, count: int = 1) -> None:
-        """Append events that are put together when they are written: what takes long is not in the way of a step.
-
-        Args:
-            kind: Their kind.
-            src: Whose they are.
-            make: Gets the first one's `seq` and the step, and returns them. In a logical log they have no clocks.
-            count: How many they are.
-        """
-        with self._lock:
-            seq = self.num_events
-            if seq >= MAX_EVENTS:
-                self.num_dropped += count
-                return
-            self.num_events = seq + count
-            self.last[kind] = seq + count - 1
-            self._pending.append((make, seq, self.step, count, src))
-            if len(self._pending) >= self._most_waiting:
-                self._flush()
-
-    def flush(self, is_over: Callable[[], bool] | None = None) -> None:
+    def flush(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Write what waits.
 
         Args:
             is_over: Asked again and again: what is not written when it says yes goes on waiting.
         """
+        while self._pending and not is_over():
+            with self._lock:  # for a moment only: other threads may have something to add
+                self._encode()
         with self._lock:
-            while self._pending and not (is_over is not None and is_over()):
-                self._encode(_SLICE)
             self._hand_over()
 
     def wants_keyframe(self) -> bool:
@@ -333,28 +308,22 @@ class EventLog:
             self._keyframe = (self._num_bytes, self._num_bytes - start)
 
     def _flush(self) -> None:
-        if self._pending:
-            self._encode(len(self._pending))
-            self._hand_over()
+        while self._pending:
+            self._encode()
+        self._hand_over()
 
-    def _encode(self, most: int) -> None:
-        # What is made is encoded at once: thousands of objects that wait would be the garbage collector's business.
-        chunks: list[bytes] = []
-        events: list[Event] = []
-        encode = self._encoder.encode_lines
-        for waiting in self._pending[:most]:
-            if isinstance(waiting, tuple):
-                chunks += (encode(events), encode(_made(*waiting)))
-                events = []
-            else:
-                events.append(waiting)
-        chunks.append(encode(events))
-        del self._pending[:most]
-        self._num_bytes += sum(map(len, chunks))
-        if self._kept_in is None:
-            self._chunks += chunks
+    def _encode(self) -> None:
+        """Write the first of what waits. If this is interrupted, it is as if it had not begun."""
+        events = self._pending[:_AT_A_TIME]
+        for event in events:
+            if callable(event.data):
+                _make_data(event)
+        chunk = self._encoder.encode_lines(events)
         if self._file is not None:
-            self._file.writelines(chunks)
+            self._file.write(chunk)
+        del self._pending[: len(events)]
+        self._num_bytes += len(chunk)
+        self._chunks.append(chunk)
 
     def _hand_over(self) -> None:
         """Give the system what was written: a process that is killed loses no more."""
@@ -378,12 +347,12 @@ class EventLog:
             file.write(self._encoder.encode(Trailer(End(self.num_events, self.num_dropped, self._index))) + b"\n")
 
 
-def _made(make: MakeEvents, seq: int, step: int, count: int, src: str) -> Sequence[Any]:
+def _make_data(event: Event) -> None:
     try:
-        return make(seq, step)
+        event.data = event.data()  # type: ignore[operator]
     except Exception as error:  # the engine goes on, and the log has no gap
-        data = {"symbol": src, "message": f"{type(error).__name__}: {error}"}
-        return [Event(seq + k, step, lookup(src).process, "probe.failed", data=data, src=src) for k in range(count)]
+        data = {"symbol": event.src, "message": f"{type(error).__name__}: {error}"}
+        event.kind, event.data = "probe.failed", data
 
 
 def _open(path: Path) -> IO[bytes]:

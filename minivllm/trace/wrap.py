@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from minivllm.sourcemap.registry import MapEntry
 
 # (id, depth) of the innermost probed call around, if calls are nested. Threads and tasks have their own.
@@ -21,8 +23,7 @@ _around: ContextVar[tuple[int, int] | None] = ContextVar("minivllm_trace_call", 
 _ids = itertools.count()
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """One finished call of a probed symbol.
 
     Attributes:
@@ -65,20 +66,7 @@ class Around:
     on_error: After | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Inline:
-    """A probe of a function that is called for every request of every step: it is a wrapper of its own.
-
-    Attributes:
-        make: Gets the function, and returns one that does the same and notes the call.
-        around: The probe where it is not alone, or where calls are nested.
-    """
-
-    make: Callable[[Callable[..., Any]], Callable[..., Any]]
-    around: Around
-
-
-Probe = After | Around | Inline
+Probe = After | Around
 # Symbol, and what the probe raised.
 OnFailure = Callable[[str, str], None]
 
@@ -96,8 +84,7 @@ class ProbedSymbol:
     def __init__(self, entry: MapEntry, probes: list[Probe], on_failure: OnFailure, *, nested: bool) -> None:
         self.entry = entry
         self.nested = nested
-        self._probes: list[Around | None] = [_as_around(probe) for probe in probes]
-        self._inlines = [probe for probe in probes if isinstance(probe, Inline)]
+        self._probes: list[Around | None] = [p if isinstance(p, Around) else Around(None, p) for p in probes]
         self._on_failure = on_failure
 
     @property
@@ -105,11 +92,6 @@ class ProbedSymbol:
         """The one probe, if there is one and it need not know of calls around it, or of calls that raise."""
         [*others, last] = self._probes
         return None if others or self.nested or last is None or last.on_error is not None else last
-
-    @property
-    def inline(self) -> Inline | None:
-        """The one probe, if it is a wrapper of its own and can be."""
-        return self._inlines[0] if len(self._probes) == len(self._inlines) == 1 and not self.nested else None
 
     def begin(self, args: tuple[Any, ...]) -> list[Any]:
         """Tell every probe that a call begins. Returns their notes."""
@@ -141,12 +123,6 @@ class ProbedSymbol:
         """Switch a probe off for good."""
         self._probes[index] = None
         self._on_failure(self.entry.ours, f"{type(error).__name__}: {error}")
-
-
-def _as_around(probe: Probe) -> Around:
-    if isinstance(probe, Around):
-        return probe
-    return probe.around if isinstance(probe, Inline) else Around(None, probe)
 
 
 class _Timed:
@@ -195,8 +171,6 @@ def wrap(original: Callable[..., Any], symbol: ProbedSymbol) -> Callable[..., An
         wrapper = _coroutine(original, symbol)
     elif inspect.isgeneratorfunction(original):
         wrapper = _generator(original, symbol)
-    elif (inline := symbol.inline) is not None:
-        wrapper = inline.make(original)
     elif (probe := symbol.only) is not None:
         wrapper = _one_probe(original, symbol, probe)
     else:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from minivllm.trace import events as trace_events
-from minivllm.trace import schema
 from minivllm.trace.events import Event, EventLog, Header
-from minivllm.trace.probes import frontend
 from minivllm.trace.reader import read_log
 from minivllm.trace.store import new_log_path, newest_log, write_whole
 
@@ -96,44 +92,42 @@ def test_beside_a_device_a_step_is_written_while_the_next_one_computes(tmp_path:
     assert [event.seq for event in log.events] == list(range(42))
 
 
-def test_events_that_are_made_later_stand_where_they_happened(tmp_path: Path) -> None:
-    symbol = "minivllm.engine.output_processor:RequestState.make_request_output"
-    importlib.import_module(symbol.partition(":")[0])
-
-    def made(seq: int, step: int) -> list[Event]:
-        return [Event(seq + k, step, "worker", "rows", data={"number": k}) for k in range(3)]
-
-    def failing(seq: int, step: int) -> list[Event]:
+def test_data_that_is_made_when_it_is_written_stands_where_it_happened(tmp_path: Path) -> None:
+    def failing() -> Any:
         raise KeyError("its own")
 
-    for path in (None, tmp_path / "run.jsonl"):
+    for path in (None, tmp_path / "run.jsonl", tmp_path / "run.jsonl.gz"):
         log = EventLog(Header(), path)
         log.add("engine_core", "span", data={"name": "before"})
-        log.add_later("rows", symbol, made, 3)
-        log.add_later("rows", symbol, failing, 2)
+        log.add("worker", "rows", data=lambda: {"taken": {}, "moved": [], "freed": {}})
+        log.add("worker", "rows", data=failing, src="module:symbol")
         log.step += 1
-        log.add("engine_core", "span", data={"name": "after"})
-        assert [event.kind for event in log.events] == ["span", "rows", "rows", "rows"] + ["probe.failed"] * 2 + [
-            "span"
-        ]
-        assert [event.seq for event in log.events] == list(range(7))
-        assert [event.step for event in log.events] == [-1] * 6 + [0]
-        assert log.events[4].data == {"symbol": symbol, "message": "KeyError: 'its own'"}
+        log.add_all([Event(-1, -1, "engine_core", "span", data={"name": str(count)}) for count in range(2)])
+        assert [event.kind for event in log.events] == ["span", "rows", "probe.failed", "span", "span"]
+        assert [event.seq for event in log.events] == list(range(5))
+        assert [event.step for event in log.events] == [-1, -1, -1, 0, 0]
+        assert log.events[2].data == {"symbol": "module:symbol", "message": "KeyError: 'its own'"}
         log.add("engine_core", "span", data={"name": "more"})
-        assert len(log.events) == 8, "what was read before is not read again"
+        assert len(log.events) == 6, "what was read before is not read again"
 
 
-def test_the_short_form_of_a_token_s_event_gives_the_same_bytes() -> None:
-    texts = [schema.OutputText("", "", 0, [(7, "")], None, None), schema.OutputText("é", "h", 1, [], "stop", 9, 3)]
-    for text in texts:
-        short = frontend._TextEvent(5, 2, "frontend", "output.text", "R0", 3, _short(text), "ours", "theirs", 11, 4)
-        plain = {name: value for name, value in msgspec.structs.asdict(text).items() if name != "sent_tokens" or value}
-        event = Event(5, 2, "frontend", "output.text", "R0", None, None, 3, plain, "ours", "theirs", 11, 4)
-        assert msgspec.json.encode(short) == msgspec.json.encode(event)
+def test_who_is_interrupted_while_events_are_written_loses_none(tmp_path: Path) -> None:
+    interrupts = iter([KeyboardInterrupt])
 
+    def interrupted() -> dict[str, Any]:
+        for interrupt in interrupts:
+            raise interrupt
+        return {"name": "1"}
 
-def _short(text: schema.OutputText) -> Any:
-    return frontend._Text(*(getattr(text, name) for name in text.__struct_fields__))
+    log = EventLog(Header(), tmp_path / "run.jsonl")
+    log.add("engine_core", "span", data=lambda: {"name": "0"})
+    log.add("engine_core", "span", data=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.flush()
+    log.close()
+    read = read_log(tmp_path / "run.jsonl")
+    assert not read.truncated
+    assert [event.data["name"] for event in read.events] == ["0", "1"]
 
 
 def test_a_log_without_clocks_says_where_it_ran_and_no_more_of_the_machine(tmp_path: Path) -> None:

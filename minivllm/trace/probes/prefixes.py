@@ -36,11 +36,7 @@ class PrefixMemory:
                 token_ids = tokens[i * size : (i + 1) * size]
                 self._cached[block_hash] = (request.request_id, parent, token_ids)
                 self._ever.add(block_hash)
-                children = self._children.get(parent)
-                if children is None:  # nearly always: nothing else continues the same prefix
-                    self._children[parent] = {token_ids[0]: {block_hash: None}}
-                else:
-                    children.setdefault(token_ids[0], {})[block_hash] = None
+                self._children.setdefault(parent, {}).setdefault(token_ids[0], {})[block_hash] = None
             parent = block_hash
 
     def lose(self, block_hash: bytes, *, is_last: bool, was_computed: bool) -> None:

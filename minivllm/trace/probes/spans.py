@@ -90,7 +90,11 @@ class SpanProbes:
 
     def _write(self, args: tuple[Any, ...]) -> None:
         # The CPU is about to wait for the tokens of a step; until they are here, writing is in nobody's way.
-        self._log.flush(getattr(args[1], "is_here", None))
+        tokens = args[1]
+        if hasattr(tokens, "is_here"):
+            self._log.flush(tokens.is_here)
+        else:
+            self._log.flush()
 
     def _on_device(self, role: str, name: str, call: Call) -> None:
         self._later(self._span(role, name, call, call.start_ns), name, call.memo.stop())

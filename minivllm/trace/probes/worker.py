@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from minivllm.trace.events import Event, EventLog
+from minivllm.trace.events import EventLog, MakeData
 from minivllm.trace.wrap import Around, Call, Probe
 
 _RUNNER = "minivllm.worker.gpu_model_runner:GPUModelRunner"
@@ -42,22 +43,20 @@ class WorkerProbes:
         self._add(call, "rows", data)
 
     def _batch(self, call: Call) -> None:
-        # The step waits to be launched: arrays are copied, and become lists when the events are written.
+        # Copies: lists are made of them when the events are written, and by then the next step is prepared.
         runner, plan, batch = call.args[0], call.args[1], call.result
-        places, cached = batch.places.copy(), plan.scheduled_cached_reqs
+        order, places, cached = list(batch.req_ids), batch.places.copy(), plan.scheduled_cached_reqs
         # Whoever sat out a step comes back with the blocks that it had: told again, so that no reader has to remember.
         changed = self._came | {new.req_id for new in plan.scheduled_new_reqs}
         changed.update(i for i, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True) if blocks)
         columns = runner.batch.columns
         table = columns.block_table
-        order, num_blocks = list(batch.req_ids), table.num_blocks[places]
-        tables = {}
-        if changed:
-            tables = {
-                req_id: table.ids[place, :count].copy()
-                for req_id, place, count in zip(order, places.tolist(), num_blocks.tolist(), strict=True)
-                if req_id in changed
-            }
+        num_blocks = table.num_blocks[places]
+        tables = {
+            req_id: table.ids[place, :count].copy()
+            for req_id, place, count in zip(order, places.tolist(), num_blocks.tolist(), strict=True)
+            if req_id in changed
+        }
         facts: dict[str, Any] = {
             "order": order,
             "places": places,
@@ -72,29 +71,12 @@ class WorkerProbes:
         dispatch = getattr(runner, "last_dispatch", None)
         if dispatch is not None:
             facts["graph_reason"] = dispatch.reason
-        if prefix_tokens := getattr(batch, "prefix_tokens", 0):
-            facts["prefix_tokens"] = prefix_tokens
-        entry, cause = call.entry, self._log.last.get("schedule")
-        columns_of_rows = (places, columns.num_computed[places], num_blocks)
-        end_ns, dur_ns = (None, None) if self._log.logical else (call.end_ns, call.end_ns - call.start_ns)
+        if batch.prefix_tokens:
+            facts["prefix_tokens"] = batch.prefix_tokens
+        self._add(call, "prepare_inputs", partial(_as_lists, facts))
+        self._add(call, "worker.state", partial(_rows, order, places, columns.num_computed[places], num_blocks))
 
-        def event(seq: int, step: int, kind: str, data: dict[str, Any]) -> list[Event]:
-            src, ref = entry.ours, entry.vllm
-            return [Event(seq, step, "worker", kind, None, None, None, cause, data, src, ref, end_ns, dur_ns)]
-
-        def prepared(seq: int, step: int) -> list[Event]:
-            data = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in facts.items()}
-            data["block_table"] = {req_id: ids.tolist() for req_id, ids in tables.items()}
-            return event(seq, step, "prepare_inputs", data)
-
-        def state(seq: int, step: int) -> list[Event]:
-            rows = zip(*(column.tolist() for column in columns_of_rows), strict=True)
-            return event(seq, step, "worker.state", {"rows": dict(zip(order, rows, strict=True))})
-
-        self._log.add_later("prepare_inputs", entry.ours, prepared)
-        self._log.add_later("worker.state", entry.ours, state)
-
-    def _add(self, call: Call, kind: str, data: dict[str, Any]) -> None:
+    def _add(self, call: Call, kind: str, data: dict[str, Any] | MakeData) -> None:
         self._log.add(
             "worker",
             kind,
@@ -105,6 +87,22 @@ class WorkerProbes:
             wall_ns=call.end_ns,
             dur_ns=call.end_ns - call.start_ns,
         )
+
+
+def _as_lists(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts with arrays, also in a dict, as the log has them."""
+    return {name: _as_list(value) for name, value in facts.items()}
+
+
+def _as_list(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _as_lists(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _rows(order: list[str], *columns: Any) -> dict[str, Any]:
+    """What the worker knows of each request: its row or slot, computed tokens, blocks."""
+    return {"rows": dict(zip(order, zip(*(column.tolist() for column in columns), strict=True), strict=True))}
 
 
 def _places(runner: Any) -> dict[str, int]:
