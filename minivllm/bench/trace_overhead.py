@@ -12,7 +12,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,8 @@ SIMULATED = ((8, 128, 256), (64, 128, 256), (256, 128, 256))
 DECODED = (32, 192)
 # Ahead of a device: requests that decode at once, tokens of their prompts and outputs.
 AHEAD = (256, 128, 160)
-# How much longer than the host's part of a step the device's is there: as of W1 on an H200, 4.7 and 1.5 ms.
-_DEVICE_PER_HOST = 3.0
+# How much longer than the host's part of a step the device's is there: so long that all can be written meanwhile.
+_DEVICE_PER_HOST = 6.0
 # Steps of a turn, and those at its beginning that do not count.
 _TURN = 12
 _SKIPPED = 4
@@ -154,19 +153,17 @@ def measure_ahead(num_requests: int, prompt_len: int, output_len: int, repeats: 
     """A step that is planned ahead of a device, without a log and with one of level "step".
 
     The device is `pretended_gpu`; the levels take turns as in `measure_decode`. Microseconds, the median step: what the
-    host works, what of that it writes while it would wait for the device anyhow, and how long a step takes, which is
-    more if the device has to wait for the host.
+    host works, what of that it writes while it would wait for the device anyhow, and the rest, which is in the way of
+    the next step wherever the device is done first.
     """
     from minivllm.bench.pretended_gpu import PretendedGPU, add_requests, make_engine
 
     gpu = PretendedGPU(0.0)
     engine = make_engine(gpu, num_requests, prompt_len + output_len + 2 * _BLOCK_SIZE)
     hosts: dict[str, list[float]] = {"off": [], "step": []}
-    steps: dict[str, list[float]] = {"off": [], "step": []}
     with tempfile.TemporaryDirectory() as folder:
         log = _TimedLog(Header(level="step"), Path(folder) / "log")
         recorder = Recorder(log, device="cuda", clock=gpu)
-        ended: list[float] = []
         gc.freeze()  # as `LLM.generate` does
         for run in range(repeats + 1):
             add_requests(engine, f"R{run}", num_requests, prompt_len, output_len)
@@ -174,27 +171,24 @@ def measure_ahead(num_requests: int, prompt_len: int, output_len: int, repeats: 
                 engine.step()
             while engine.has_unfinished_requests():
                 for level in ("off", "step") if run else ("off",):
-                    ended.clear()
-                    host = _timed_turn(engine, recorder if level == "step" else None, lambda: ended.append(gpu.now()))
-                    hosts[level] += host[_SKIPPED:]
-                    steps[level] += [end - start for start, end in pairwise(ended)][_SKIPPED - 1 :]
+                    hosts[level] += _timed_turn(engine, recorder if level == "step" else None)[_SKIPPED:]
             if run == 0:  # only to learn what the host needs
                 gpu.step_seconds = _DEVICE_PER_HOST * statistics.median(hosts["off"])
                 hosts["off"].clear()
-                steps["off"].clear()
         gc.unfreeze()
         log.close()
         size = (Path(folder) / "log").stat().st_size / (log.step + 1)
     engine.shutdown()
-    host_us, step_us = ({level: statistics.median(of[level]) * 1e6 for level in of} for of in (hosts, steps))
+    host_us = {level: statistics.median(of) * 1e6 for level, of in hosts.items()}
+    beside_us = {"off": 0.0, "step": statistics.median(log.flush_times) * 1e6}
     return [
         {
             "level": level,
             "steps": len(hosts[level]),
             "host_us": round(host_us[level], 1),
-            "beside_device_us": round(statistics.median(log.flush_times) * 1e6 if level == "step" else 0.0, 1),
-            "step_us": round(step_us[level], 1),
-            "overhead": round(step_us[level] / step_us["off"] - 1, 4),
+            "beside_device_us": round(beside_us[level], 1),
+            "in_the_way_us": round(host_us[level] - beside_us[level], 1),
+            "overhead": round((host_us[level] - beside_us[level]) / host_us["off"] - 1, 4),
             "log_bytes_per_step": round(size if level == "step" else 0),
         }
         for level in hosts
@@ -218,10 +212,10 @@ def _recorder(engine: Any, level: Any, path: Path) -> Recorder:
     return Recorder(EventLog(Header(level=level), path), tokenizer=engine.tokenizer)
 
 
-def _timed_turn(engine: Any, recorder: Recorder | None, on_step: Callable[[], object] = lambda: None) -> list[float]:
-    """Seconds of each of the next steps. `on_step` is called after each."""
+def _timed_turn(engine: Any, recorder: Recorder | None) -> list[float]:
+    """Seconds of each of the next steps."""
     if recorder is None:
-        return _step_times(engine, engine.step, on_step)
+        return _step_times(engine, engine.step)
     scheduler = engine.engine_core.scheduler
     recorder.blocks.watch(scheduler.kv_cache_manager)
 
@@ -231,14 +225,13 @@ def _timed_turn(engine: Any, recorder: Recorder | None, on_step: Callable[[], ob
         recorder.end_step(scheduler)
 
     with recorder.installation():
-        return _step_times(engine, step, on_step)
+        return _step_times(engine, step)
 
 
-def _step_times(engine: Any, step: Callable[[], object], on_step: Callable[[], object]) -> list[float]:
+def _step_times(engine: Any, step: Callable[[], object]) -> list[float]:
     times: list[float] = []
     while engine.has_unfinished_requests() and len(times) < _TURN:
         start = time.thread_time()
         step()
         times.append(time.thread_time() - start)
-        on_step()
     return times

@@ -91,7 +91,7 @@ def trace_overhead(
         console.print(_rows_table(decode, ("level", "decode_step_ms", "overhead", "log_bytes_per_step")))
     if ahead:
         console.print(f"\na decode step of {AHEAD[0]} requests, ahead of a device that is pretended")
-        columns = ("level", "host_us", "beside_device_us", "step_us", "overhead", "log_bytes_per_step")
+        columns = ("level", "host_us", "beside_device_us", "in_the_way_us", "overhead", "log_bytes_per_step")
         console.print(_rows_table(ahead, columns))
     note(", ".join(f"{key} {value}" for key, value in machine.items()))
 
