@@ -313,7 +313,7 @@ class EventLog:
         self._hand_over()
 
     def _encode(self) -> None:
-        """Write the first of what waits. If this is interrupted, it is as if it had not begun."""
+        """Write the first of what waits. Who is interrupted while data is made loses nothing, and begins again."""
         events = self._pending[:_AT_A_TIME]
         for event in events:
             if callable(event.data):
