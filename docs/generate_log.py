@@ -61,9 +61,11 @@ before it.
 **Two processes.** With the core in a process of its own, each process records itself: the core gets the
 settings in its start message, puts its probes on before its threads start, and writes a file of its own. At the
 end they are made one log: the core's events in their order, the frontend's where their clock says. A core that
-is killed leaves what it had written, up to its last whole step. In a scenario the core holds every request
-until its iteration and waits for the frontend's answer to each output, so its plans are byte for byte those of
-a run in one process (`minivllm.trace.projection` is what is compared).
+is killed leaves what it had written, up to its last whole step (beside a GPU, where a step is written while the
+next one computes, up to a step before that; where the CPU never waits for the GPU, up to 4,096 events before).
+In a scenario the core holds every request until its iteration and waits for the frontend's answer to each
+output, so its plans are byte for byte those of a run in one process (`minivllm.trace.projection` is what is
+compared).
 
 ## What the probes do to the engine
 

@@ -5,16 +5,32 @@ python -m minivllm
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
+import threading
+from contextlib import suppress
 from types import FrameType
+from typing import NoReturn
 
 _INTERRUPTED = 130  # as in entrypoints/cli/errors.py, which is not loaded yet
 
 
+def command() -> NoReturn:
+    """Entry point of the installed command."""
+    code = main()
+    # What an interpreter does at its end, but for taking itself apart: with torch inside that takes a second.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more; `main` has seen to the exit code
+            stream.flush()
+    os._exit(code)
+
+
 def main() -> int:
-    """Entry point of the installed command. Returns the exit code."""
+    """Run the command. Returns the exit code."""
     # A job in the background of a script is started with interrupts ignored, and keeps ignoring them.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
@@ -44,4 +60,4 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -5,6 +5,7 @@ Times are of this process' CPU, and the best of several runs counts: what else t
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 import statistics
@@ -32,6 +33,10 @@ _BLOCK_SIZE = 16
 SIMULATED = ((8, 128, 256), (64, 128, 256), (256, 128, 256))
 # With a model: tokens of the prompt and of the output.
 DECODED = (32, 192)
+# Ahead of a device: requests that decode at once, tokens of their prompts and outputs.
+AHEAD = (256, 128, 160)
+# How much longer than the host's part of a step the device's is there: so long that all can be written meanwhile.
+_DEVICE_PER_HOST = 6.0
 # Steps of a turn, and those at its beginning that do not count.
 _TURN = 12
 _SKIPPED = 4
@@ -142,6 +147,65 @@ def measure_decode(model: str, prompt_len: int, output_len: int, repeats: int = 
         }
         for level, values in times.items()
     ]
+
+
+def measure_ahead(num_requests: int, prompt_len: int, output_len: int, repeats: int = 3) -> list[dict[str, Any]]:
+    """A step that is planned ahead of a device, without a log and with one of level "step".
+
+    The device is `pretended_gpu`; the levels take turns as in `measure_decode`. Microseconds, the median step: what the
+    host works, what of that it writes while it would wait for the device anyhow, and the rest, which is in the way of
+    the next step wherever the device is done first.
+    """
+    from minivllm.bench.pretended_gpu import PretendedGPU, add_requests, make_engine
+
+    gpu = PretendedGPU(0.0)
+    engine = make_engine(gpu, num_requests, prompt_len + output_len + 2 * _BLOCK_SIZE)
+    hosts: dict[str, list[float]] = {"off": [], "step": []}
+    with tempfile.TemporaryDirectory() as folder:
+        log = _TimedLog(Header(level="step"), Path(folder) / "log")
+        recorder = Recorder(log, device="cuda", clock=gpu)
+        gc.freeze()  # as `LLM.generate` does
+        for run in range(repeats + 1):
+            add_requests(engine, f"R{run}", num_requests, prompt_len, output_len)
+            for _ in range(num_requests * (prompt_len + _BLOCK_SIZE) // 16384 + 2):  # prompts
+                engine.step()
+            while engine.has_unfinished_requests():
+                for level in ("off", "step") if run else ("off",):
+                    hosts[level] += _timed_turn(engine, recorder if level == "step" else None)[_SKIPPED:]
+            if run == 0:  # only to learn what the host needs
+                gpu.step_seconds = _DEVICE_PER_HOST * statistics.median(hosts["off"])
+                hosts["off"].clear()
+        gc.unfreeze()
+        log.close()
+        size = (Path(folder) / "log").stat().st_size / (log.step + 1)
+    engine.shutdown()
+    host_us = {level: statistics.median(of) * 1e6 for level, of in hosts.items()}
+    beside_us = {"off": 0.0, "step": statistics.median(log.flush_times) * 1e6}
+    return [
+        {
+            "level": level,
+            "steps": len(hosts[level]),
+            "host_us": round(host_us[level], 1),
+            "beside_device_us": round(beside_us[level], 1),
+            "in_the_way_us": round(host_us[level] - beside_us[level], 1),
+            "overhead": round((host_us[level] - beside_us[level]) / host_us["off"] - 1, 4),
+            "log_bytes_per_step": round(size if level == "step" else 0),
+        }
+        for level in hosts
+    ]
+
+
+class _TimedLog(EventLog):
+    """A log that notes how long it has written each time that it was asked to."""
+
+    def __init__(self, header: Header, path: Path) -> None:
+        super().__init__(header, path)
+        self.flush_times: list[float] = []
+
+    def flush(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        start = time.thread_time()
+        super().flush(is_over)
+        self.flush_times.append(time.thread_time() - start)
 
 
 def _recorder(engine: Any, level: Any, path: Path) -> Recorder:

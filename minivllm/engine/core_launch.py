@@ -116,9 +116,10 @@ class CoreEngineProcManager:
             return  # a fork of the frontend: the core is not its own
         self._is_closing = True
         assert self.process is not None, "it is there when the constructor is done"
-        end(self.process)
-        if threading.current_thread() is not self._listener:
-            self._listener.join()
+        with _undisturbed():
+            end(self.process)
+            if threading.current_thread() is not self._listener:
+                self._listener.join()
 
     # ---- start ----------------------------------------------------------------------------------------------------
 
@@ -218,6 +219,19 @@ def _sigint_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let Ctrl-C not stop what ends a process: it takes two seconds at most, and half ended it would be left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -129,7 +129,7 @@ class InputProcessor:
         if room < 1:
             raise ValueError(
                 f"the prompt has {len(token_ids)} tokens, and max_model_len {self.max_model_len} leaves no room for an "
-                "output token: shorten the prompt or raise max_model_len"
+                "output token: shorten the prompt, or raise max_model_len if the model was made for more"
             )
         return EngineCoreRequest(
             request_id,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -29,8 +30,12 @@ _NEVER_DROPPED = frozenset({"step.end"})
 KEYFRAME_STEPS = 64
 _KEYFRAME_WEIGHT = 4
 
-# Events that wait to be written, at most.
-_BUFFER = 32
+# Events that wait to be written, at most; and where they are written while a device computes.
+_MOST_WAITING, _MOST_WAITING_BESIDE_DEVICE = 32, 4096
+# How many are written at a time: well below a millisecond's work, after which the device is looked at again.
+_AT_A_TIME = 16
+# What a step has to say goes to the system at once.
+_FILE_BUFFER = 2**20
 
 Level = Literal["step", "function", "kernel"]
 
@@ -104,6 +109,10 @@ class Event(msgspec.Struct, omit_defaults=True, gc=False):
     thread: str | None = None
 
 
+# Gives an event's data when it is written. Any thread may ask it, and again if it was interrupted; it adds no events.
+MakeData = Callable[[], dict[str, Any]]
+
+
 class End(msgspec.Struct):
     """What the last line says.
 
@@ -154,7 +163,8 @@ class EventLog:
         self.num_dropped = 0
         self.step = -1
         self.last: dict[str, int] = {}
-        self._pending: list[Event] = []
+        self._pending: list[Event] = []  # data may still be a function
+        self._is_beside_device, self._most_waiting = False, _MOST_WAITING
         self._chunks: list[bytes] = []
         self._decoded: list[Event] = []
         self._num_decoded_chunks = 0
@@ -193,57 +203,92 @@ class EventLog:
         block: int | None = None,
         row: int | None = None,
         cause: int | None = None,
-        data: dict[str, Any] | None = None,
+        data: dict[str, Any] | MakeData | None = None,
         src: str | None = None,
         ref: str | None = None,
         wall_ns: int | None = None,
         dur_ns: int | None = None,
         thread: str | None = None,
     ) -> int:
-        """Append an event of the current step. Its data must not change afterwards: it is written a little later.
+        """Append an event of the current step.
 
-        A log with clocks is written at the end of every step, so that what a killed process did can be read.
+        Its data must not change afterwards: it is written a little later. Data that takes long to put together can be
+        a function, which is called then.
+
+        A log with clocks is written at the end of every step, so that what a killed process did can be read; beside a
+        device, while the next step computes.
 
         Returns:
             Its `seq`; -1 if it was dropped.
         """
-        if self.logical:
-            wall_ns = dur_ns = None
-        elif wall_ns is None:
-            wall_ns = time.monotonic_ns()
+        event = Event(
+            -1,
+            -1,
+            process,
+            kind,
+            request,
+            block,
+            row,
+            cause,
+            data or {},  # type: ignore[arg-type]
+            src,
+            ref,
+            time.monotonic_ns() if wall_ns is None else wall_ns,
+            dur_ns,
+            thread,
+        )
         with self._lock:
-            seq = self.num_events
-            if seq >= MAX_EVENTS and kind not in _NEVER_DROPPED:
-                self.num_dropped += 1
-                return -1
-            self.num_events = seq + 1
-            self.last[kind] = seq
-            self._pending.append(
-                Event(
-                    seq,
-                    self.step,
-                    process,
-                    kind,
-                    request,
-                    block,
-                    row,
-                    cause,
-                    data or {},
-                    src,
-                    ref,
-                    wall_ns,
-                    dur_ns,
-                    thread,
-                )
-            )
-            if len(self._pending) >= _BUFFER or (kind == "step.end" and not self.logical):
-                self._flush()
+            return self._append(event)
+
+    def add_all(self, events: Iterable[Event]) -> None:
+        """Append events that lack their place and their step, but have all the rest. See `add`."""
+        with self._lock:
+            for event in events:
+                self._append(event)
+
+    def _append(self, event: Event) -> int:
+        seq, kind, pending = self.num_events, event.kind, self._pending
+        if seq >= MAX_EVENTS and kind not in _NEVER_DROPPED:
+            self.num_dropped += 1
+            return -1
+        event.seq, event.step = seq, self.step
+        if self.logical:
+            event.wall_ns = event.dur_ns = None
+        self.num_events = seq + 1
+        self.last[kind] = seq
+        pending.append(event)
+        if len(pending) >= self._most_waiting or (kind == "step.end" and self._is_written_now(event.data)):
+            self._flush()
         return seq
+
+    def _is_written_now(self, step_end: dict[str, Any]) -> bool:
+        if self._is_beside_device:
+            return not step_end["running_after"]  # else there is a next step, during which it will be written
+        return not self.logical
+
+    def write_beside_device(self) -> None:
+        """From now on somebody calls `flush` in every step: when the CPU waits for a device anyhow."""
+        self._is_beside_device, self._most_waiting = True, _MOST_WAITING_BESIDE_DEVICE
+
+    def flush(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Write what waits.
+
+        Args:
+            is_over: Asked again and again: what is not written when it says yes goes on waiting.
+        """
+        while self._pending and not is_over():
+            with self._lock:  # for a moment only: other threads may have something to add
+                self._encode()
+        with self._lock:
+            self._hand_over()
 
     def wants_keyframe(self) -> bool:
         """Whether the step that begins now is to have one."""
+        if self.step <= 0 or self.step % KEYFRAME_STEPS:
+            return False
+        self.flush()  # its weight is that of all that was told
         end, size = self._keyframe
-        return self.step > 0 and self.step % KEYFRAME_STEPS == 0 and self._num_bytes - end >= _KEYFRAME_WEIGHT * size
+        return self._num_bytes - end >= _KEYFRAME_WEIGHT * size
 
     def add_keyframe(self, states: dict[str, dict[str, Any]]) -> None:
         """Append the whole state, as the first events of a step, and note where it stands.
@@ -263,16 +308,27 @@ class EventLog:
             self._keyframe = (self._num_bytes, self._num_bytes - start)
 
     def _flush(self) -> None:
-        if not self._pending:
-            return
-        chunk = self._encoder.encode_lines(self._pending)
-        self._pending.clear()
-        self._chunks.append(chunk)
-        self._num_bytes += len(chunk)
+        while self._pending:
+            self._encode()
+        self._hand_over()
+
+    def _encode(self) -> None:
+        """Write the first of what waits. Who is interrupted while data is made loses nothing, and begins again."""
+        events = self._pending[:_AT_A_TIME]
+        for event in events:
+            if callable(event.data):
+                _make_data(event)
+        chunk = self._encoder.encode_lines(events)
         if self._file is not None:
             self._file.write(chunk)
-            if not self._is_compressed and not self.logical:
-                self._file.flush()
+        del self._pending[: len(events)]
+        self._num_bytes += len(chunk)
+        self._chunks.append(chunk)
+
+    def _hand_over(self) -> None:
+        """Give the system what was written: a process that is killed loses no more."""
+        if self._file is not None and not self._is_compressed and not self.logical:
+            self._file.flush()
 
     def close(self, *, is_cut: bool = False) -> None:
         """Finish the file. Idempotent.
@@ -291,8 +347,16 @@ class EventLog:
             file.write(self._encoder.encode(Trailer(End(self.num_events, self.num_dropped, self._index))) + b"\n")
 
 
+def _make_data(event: Event) -> None:
+    try:
+        event.data = event.data()  # type: ignore[operator]
+    except Exception as error:  # the engine goes on, and the log has no gap
+        data = {"symbol": event.src, "message": f"{type(error).__name__}: {error}"}
+        event.kind, event.data = "probe.failed", data
+
+
 def _open(path: Path) -> IO[bytes]:
     if path.suffix == ".gz":
         # No time stamp and no name inside, so that the same run gives the same file.
         return gzip.GzipFile("", "wb", fileobj=path.open("wb"), mtime=0)  # type: ignore[return-value]
-    return path.open("wb")
+    return path.open("wb", buffering=_FILE_BUFFER)

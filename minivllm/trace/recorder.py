@@ -36,6 +36,7 @@ class Recorder:
         tokenizer: Gives single tokens a text.
         device: "cuda" if the worker's device is one.
         logits: Tell the likeliest tokens of every sampled position.
+        clock: The device's; None takes what fits.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Recorder:
         tokenizer: Any = None,
         device: str = "cpu",
         logits: bool = False,
+        clock: DeviceClock | None = None,
     ) -> None:
         self.log = log
         self.roles = roles
@@ -61,7 +63,7 @@ class Recorder:
         if "frontend" in roles:
             self._groups.append(FrontendProbes(log, tokenizer))
         if not log.logical:
-            self._groups += [SpanProbes(log, roles, DeviceClock.of(device)), MessageProbes(log, roles, device)]
+            self._groups += [SpanProbes(log, roles, clock or DeviceClock.of(device)), MessageProbes(log, roles, device)]
             if log.header.level == "kernel" and "worker" in roles:
                 self._groups.append(KernelProbes(log, device))
             if not {"frontend", "engine_core"} <= roles:

@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from minivllm.sourcemap.registry import MapEntry
 
 # (id, depth) of the innermost probed call around, if calls are nested. Threads and tasks have their own.
@@ -21,8 +23,7 @@ _around: ContextVar[tuple[int, int] | None] = ContextVar("minivllm_trace_call", 
 _ids = itertools.count()
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """One finished call of a probed symbol.
 
     Attributes:

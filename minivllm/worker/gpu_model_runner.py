@@ -26,6 +26,7 @@ from minivllm.sample.sampler import Sampler
 from minivllm.sourcemap.registry import on_map
 from minivllm.worker.async_output import AsyncModelRunnerOutput
 from minivllm.worker.batch_state import BatchState
+from minivllm.worker.cpu_threads import StepThreads
 from minivllm.worker.input_batch import InputBatch
 from minivllm.worker.prepared_batch import PreparedBatch, prepare
 from minivllm.worker.request_columns import RequestColumns
@@ -83,6 +84,7 @@ class GPUModelRunner:
         self.kv_caches: list[torch.Tensor] = []
         self.block_size = vllm_config.cache_config.block_size
         self.device = device
+        self._threads = StepThreads(model.config, device)
         self._dtype = dtype
         self._cache_dtype = cache_dtype or dtype
         self._state: Any = None
@@ -127,9 +129,10 @@ class GPUModelRunner:
 
     def _compute(self, batch: PreparedBatch) -> Any:
         """Forward and logits."""
-        hidden = self.model_forward(batch)
-        logits_indices = torch.from_numpy(batch.logits_indices).to(self.device)
-        return ExecuteModelState(batch, hidden, self.model.compute_logits(hidden[logits_indices]))
+        with self._threads.of(len(batch.input_ids)):
+            hidden = self.model_forward(batch)
+            logits_indices = torch.from_numpy(batch.logits_indices).to(self.device)
+            return ExecuteModelState(batch, hidden, self.model.compute_logits(hidden[logits_indices]))
 
     def _sample(self, state: Any) -> ModelRunnerOutput | AsyncModelRunnerOutput:
         """Tokens, scores, and the new state of the batch."""

@@ -132,6 +132,10 @@ class TokenCopy:
             self._tokens = self._target.tolist()
         return self._tokens
 
+    def is_here(self) -> bool:
+        """Whether the copy is made. Does not wait."""
+        return self._tokens is not None or self._done is None or self._done.query()
+
     def numel(self) -> int:
         return self._target.numel()
 

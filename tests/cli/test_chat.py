@@ -52,6 +52,7 @@ def test_stop_strings_and_a_system_message_count(run: Run) -> None:
     ("args", "code", "message"),
     [
         (["chat", "word " * 5000], 1, "max_model_len 4096"),
+        (["chat", " "], 1, "the message is empty: say something"),
         (["chat", "Hi", "--sampling", '{"n": 2, "temperature": 1}'], 1, "n must be 1, got 2"),
         (["chat", "Hi", "--sampling", '{"stop": ""}'], 1, "stop string must have at least 1"),
         (["chat", "Hi", "-m", "nosuch"], 1, "'nosuch'"),

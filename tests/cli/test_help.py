@@ -64,6 +64,7 @@ def test_an_example_works(
     monkeypatch.setattr(scheduler_bench, "CONTEXT_CASES", [case])
     monkeypatch.setattr(trace_overhead, "SIMULATED", ((2, 8, 4),))
     monkeypatch.setattr(trace_overhead, "DECODED", (8, 37))
+    monkeypatch.setattr(trace_overhead, "AHEAD", (2, 8, 37))
     monkeypatch.setattr(vllm_scheduler, "run_vllm_cases", lambda *args: [{"schedule_us": 1.0, "update_us": 1.0}])
     monkeypatch.setattr("shutil.which", str)
     if " record " in example:

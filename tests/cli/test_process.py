@@ -166,6 +166,30 @@ sys.exit(main())
     assert "interrupted" not in err
 
 
+def test_the_command_ends_its_process_when_all_has_been_said() -> None:
+    """It leaves out only what takes long: threads are waited for, exit handlers run, and nothing stays in a buffer."""
+    code = """
+import atexit, sys, threading, time
+atexit.register(print, "LAST", end="")
+threading.Thread(target=lambda: (time.sleep(0.5), print("THREAD", end=" "))).start()
+from minivllm.__main__ import command
+command()
+"""
+    process = start(code, "map", "plan", "-s", "nosuch", stdout=subprocess.PIPE)
+    assert process.communicate()[0] == "THREAD LAST"
+    assert process.returncode == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_a_full_disk_is_told_in_one_line(option: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-um", "minivllm", option], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr) == (1, "error: the output cannot be written: No space left on device\n")
+
+
 def test_ignored_interrupts_stay_ignored() -> None:
     code = """
 import signal, sys

@@ -320,3 +320,12 @@ def test_a_core_ends_with_its_frontend(tiny_model: Path, state: str) -> None:
         assert frontend.wait() == (3 if state == "leaves" else -signal.SIGKILL)
     wait_until(lambda: not is_running(int(pid)) and not os.path.exists(folder), "the core is gone, too")
     frontend.stdout.close()
+
+
+def test_ctrl_c_does_not_stop_what_ends_a_core() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with core_launch._undisturbed():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)

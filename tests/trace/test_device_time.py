@@ -101,7 +101,7 @@ def test_a_replay_is_one_phase() -> None:
     around.before(())  # type: ignore[union-attr]
     prepared(call("prepare_inputs", 10, 20, batch))  # type: ignore[operator]
     around.after(call("execute_model", 0, 50))  # type: ignore[union-attr,misc]
-    waited(call("to_host", 60, 90))  # type: ignore[operator]
+    waited.after(call("to_host", 60, 90))  # type: ignore[union-attr,misc]
     spans = [(event.data["name"], event.dur_ns) for event in log.events if event.kind == "span"]
     assert spans == [("prepare_inputs", 10), ("replay", 30), ("sync", 30)]
     assert times_of(log.events) == [(7, "replay", 1_000_000)]

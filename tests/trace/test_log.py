@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from minivllm.trace import events as trace_events
-from minivllm.trace.events import EventLog, Header
+from minivllm.trace.events import Event, EventLog, Header
 from minivllm.trace.reader import read_log
 from minivllm.trace.store import new_log_path, newest_log, write_whole
 
@@ -69,6 +70,64 @@ def test_what_a_step_brought_is_in_the_file_when_it_ends(tmp_path: Path) -> None
     read = read_log(tmp_path / "run.jsonl")  # the writer has not closed it: as if it had been killed
     assert [event.kind for event in read.events] == ["update", "step.end"]
     assert read.truncated
+
+
+def test_beside_a_device_a_step_is_written_while_the_next_one_computes(tmp_path: Path) -> None:
+    log = EventLog(Header(), tmp_path / "run.jsonl")
+    log.write_beside_device()
+    log.step = 0
+    for count in range(40):
+        log.add("engine_core", "span", data={"name": str(count)})
+    log.add("engine_core", "step.end", data={"running_after": ["R0"]})
+    lines = (tmp_path / "run.jsonl").read_bytes().splitlines()
+    assert len(lines) == 1, "the header"
+    asked = iter([False, True])
+    log.flush(lambda: next(asked))
+    some = len((tmp_path / "run.jsonl").read_bytes().splitlines())
+    assert 1 < some < 42, "the device was done before all was written"
+    log.flush()
+    assert len((tmp_path / "run.jsonl").read_bytes().splitlines()) == 42
+    log.add("engine_core", "step.end", data={"running_after": []})
+    assert len((tmp_path / "run.jsonl").read_bytes().splitlines()) == 43, "nobody runs: who knows when the next one is"
+    assert [event.seq for event in log.events] == list(range(42))
+
+
+def test_data_that_is_made_when_it_is_written_stands_where_it_happened(tmp_path: Path) -> None:
+    def failing() -> Any:
+        raise KeyError("its own")
+
+    for path in (None, tmp_path / "run.jsonl", tmp_path / "run.jsonl.gz"):
+        log = EventLog(Header(), path)
+        log.add("engine_core", "span", data={"name": "before"})
+        log.add("worker", "rows", data=lambda: {"taken": {}, "moved": [], "freed": {}})
+        log.add("worker", "rows", data=failing, src="module:symbol")
+        log.step += 1
+        log.add_all([Event(-1, -1, "engine_core", "span", data={"name": str(count)}) for count in range(2)])
+        assert [event.kind for event in log.events] == ["span", "rows", "probe.failed", "span", "span"]
+        assert [event.seq for event in log.events] == list(range(5))
+        assert [event.step for event in log.events] == [-1, -1, -1, 0, 0]
+        assert log.events[2].data == {"symbol": "module:symbol", "message": "KeyError: 'its own'"}
+        log.add("engine_core", "span", data={"name": "more"})
+        assert len(log.events) == 6, "what was read before is not read again"
+
+
+def test_who_is_interrupted_while_events_are_written_loses_none(tmp_path: Path) -> None:
+    interrupts = iter([KeyboardInterrupt])
+
+    def interrupted() -> dict[str, Any]:
+        for interrupt in interrupts:
+            raise interrupt
+        return {"name": "1"}
+
+    log = EventLog(Header(), tmp_path / "run.jsonl")
+    log.add("engine_core", "span", data=lambda: {"name": "0"})
+    log.add("engine_core", "span", data=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.flush()
+    log.close()
+    read = read_log(tmp_path / "run.jsonl")
+    assert not read.truncated
+    assert [event.data["name"] for event in read.events] == ["0", "1"]
 
 
 def test_a_log_without_clocks_says_where_it_ran_and_no_more_of_the_machine(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import statistics
 
 import msgspec
 
-from minivllm.bench.trace_overhead import measure_decode, measure_simulate, simulated_workload
+from minivllm.bench.trace_overhead import measure_ahead, measure_decode, measure_simulate, simulated_workload
 from minivllm.scenarios.simulate import simulate_to_log
 
 
@@ -24,6 +24,14 @@ def test_decode_steps_of_every_level_are_timed_in_turns() -> None:
     assert results[0]["overhead"] == 0
     off, step, function = (row["log_bytes_per_step"] for row in results)
     assert off == 0 < step < function
+
+
+def test_steps_ahead_of_a_device_are_timed_in_turns() -> None:
+    off, step = measure_ahead(3, 8, 60, repeats=1)
+    assert off["steps"] >= step["steps"] > 10
+    assert off["log_bytes_per_step"] == 0 < step["log_bytes_per_step"]
+    assert off["overhead"] == off["beside_device_us"] == 0 < step["beside_device_us"]
+    assert off["in_the_way_us"] < step["in_the_way_us"] < step["host_us"]
 
 
 def bytes_of_decode_steps(prompt_len: int, num_requests: int = 4) -> float:

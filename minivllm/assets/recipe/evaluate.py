@@ -30,7 +30,7 @@ PROMPTS = [
     "<|user|>Tell me a story about a cat.<|assistant|>",
 ]
 NEW_TOKENS, SAMPLE_TOKENS, SAMPLES = 48, 256, 20
-TEMPERATURE, TOP_P = 0.7, 0.95
+TEMPERATURE, TOP_P, REPETITION_PENALTY = 0.7, 0.95, 1.1  # as generation_config.json recommends
 LIMIT = 200
 
 
@@ -72,7 +72,7 @@ def sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: s
     generator: Any = model  # transformers' own annotations of generate() are not exact
     out = generator.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=SAMPLE_TOKENS, do_sample=True, temperature=TEMPERATURE,
-        top_p=TOP_P, top_k=0, pad_token_id=tokenizer.eos_token_id,
+        top_p=TOP_P, top_k=0, repetition_penalty=REPETITION_PENALTY, pad_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
     text = str(tokenizer.decode(out[0])).replace("<s>", "").replace("</s>", "").strip()
     text = text.replace("<|user|>", "\nU: ").replace("<|assistant|>", "\nA: ").strip()  # the sides of a chat

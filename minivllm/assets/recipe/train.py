@@ -243,8 +243,13 @@ def save(model: Model, out: Path) -> None:
         "vocab_size": VOCAB_SIZE,
     }
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    generation = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": EOS, "do_sample": True, "temperature": 0.7}
-    (out / "generation_config.json").write_text(json.dumps(generation | {"top_p": 0.95}, indent=2) + "\n")
+    generation: dict = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": EOS, "do_sample": True}
+    generation |= {
+        "temperature": 0.7,
+        "top_p": 0.95,
+        "repetition_penalty": 1.1,
+    }  # without the penalty it repeats itself
+    (out / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
 
 
 def loss_of(model: Callable[..., torch.Tensor], piece: torch.Tensor, length: int, device: str) -> torch.Tensor:

@@ -69,15 +69,19 @@ def trace_overhead(
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind; the best one counts.")] = 3,
     as_json: JsonOption = False,
 ) -> None:
-    """Time what a trace costs: `simulate` beside the scheduler alone, and a model's decode step with and without."""
-    from minivllm.bench.trace_overhead import DECODED, SIMULATED, measure_decode, measure_simulate
+    """Time what a trace costs: `simulate` beside the scheduler alone, a model's decode step with and without, and the
+    host's part of a step that is planned ahead of a device."""
+    from minivllm.bench.trace_overhead import AHEAD, DECODED, SIMULATED, measure_ahead, measure_decode, measure_simulate
 
     simulated = [measure_simulate(*case, repeats) for case in SIMULATED]
     decode = [] if simulate_only else measure_decode(model, *DECODED, repeats)
+    ahead = [] if simulate_only else measure_ahead(*AHEAD, repeats)
     machine = _machine()
     if as_json:
         document = {"bench": "trace-overhead", "engine": "minivllm", "machine": machine, "workload": "see results"}
-        print_json("bench", {**document, "results": {"simulate": simulated, "decode": decode}, "floor": None})
+        print_json(
+            "bench", {**document, "results": {"simulate": simulated, "decode": decode, "ahead": ahead}, "floor": None}
+        )
         return
     console = stdout_console(None)
     console.print("simulate: 128 prompt tokens, 256 output tokens each; CPU time a step")
@@ -85,6 +89,10 @@ def trace_overhead(
     if decode:
         console.print(f"\na decode step of one request, {model}, on one core")
         console.print(_rows_table(decode, ("level", "decode_step_ms", "overhead", "log_bytes_per_step")))
+    if ahead:
+        console.print(f"\na decode step of {AHEAD[0]} requests, ahead of a device that is pretended")
+        columns = ("level", "host_us", "beside_device_us", "in_the_way_us", "overhead", "log_bytes_per_step")
+        console.print(_rows_table(ahead, columns))
     note(", ".join(f"{key} {value}" for key, value in machine.items()))
 
 

@@ -72,6 +72,8 @@ def chat(
     for text, where in ((message, "the message"), (system, "--system")):
         if text is not None:
             check_text(text, where)
+    if message is not None and not message.strip():
+        raise ValueError("the message is empty: say something, or leave it out for a conversation")
     settings = engine_settings(
         load_format, dtype, multiprocess, async_scheduling, max_model_len, enforce_eager, kv_cache_dtype
     )

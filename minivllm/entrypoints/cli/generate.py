@@ -57,8 +57,8 @@ def generate(
     ] = None,
     sampling: Annotated[str, typer.Option("--sampling", help="Sampling parameters as JSON.")] = "{}",
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Output limit of each prompt.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy, the default here.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the draws.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; default: the model's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draws; default: 0.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Longest sequence; default: the model's.")] = None,
     load_format: LoadFormatOption = "auto",
     dtype: DtypeOption = "auto",
@@ -74,14 +74,19 @@ def generate(
         raise typer.BadParameter("give at least one prompt, or --prompts FILE")
     flags = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     flags = {name: value for name, value in flags.items() if value is not None}
-    params = read_sampling(sampling, flags, {"temperature": 0.0, "max_tokens": 64})
     from minivllm.engine.arg_utils import DEFAULT_MODEL
     from minivllm.entrypoints.llm import LLM
+    from minivllm.models.generation_config import recommended_sampling
 
+    model = model or DEFAULT_MODEL
+    # A seed of its own, so that the same command gives the same text.
+    params = read_sampling(
+        sampling, flags, {"temperature": 0.0, "max_tokens": 64, "seed": 0, **recommended_sampling(model)}
+    )
     settings = engine_settings(
         load_format, dtype, multiprocess, async_scheduling, max_model_len, enforce_eager, kv_cache_dtype
     )
-    llm = LLM(model=model or DEFAULT_MODEL, **settings)
+    llm = LLM(model=model, **settings)
     all_prompts = [prompt for prompt, _ in asked]
     for prompt, where in asked:
         _check_prompt(llm, prompt, where)

@@ -34,7 +34,7 @@ from minivllm.entrypoints.cli import (
     why,
 )
 from minivllm.entrypoints.cli.common import examples
-from minivllm.entrypoints.cli.errors import FINE, INTERRUPTED, USAGE, say
+from minivllm.entrypoints.cli.errors import BAD_INPUT, FINE, INTERRUPTED, USAGE, say
 
 # What Typer raises for a wrong command line. Its name is not public; it is what BadParameter is a kind of.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -115,6 +115,9 @@ def main(args: Sequence[str] | None = None) -> int:
         # Whoever reads our output has seen enough. Python would complain at exit that it cannot flush the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
+    except OSError as error:  # of what no command guards: help and version
+        say(f"the output cannot be written: {error.strerror}")
+        return BAD_INPUT
     except _UsageError as error:
         return _usage(error)
 

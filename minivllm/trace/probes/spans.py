@@ -54,6 +54,8 @@ class SpanProbes:
         self._log = log
         self._roles = roles
         self._clock = clock or DeviceClock()
+        if self._clock.is_there and "worker" in roles:
+            log.write_beside_device()
         self._unresolved: deque[tuple[int, str, int, Mark, DeviceTimer]] = deque()
         self._step_start: Mark | None = None
         self._prepared: tuple[Call, DeviceTimer] | None = None
@@ -82,7 +84,17 @@ class SpanProbes:
             elif self._clock.is_there and name == "sync":
                 self._tell_known()
 
+        if self._clock.is_there and name == "sync":
+            return Around(self._write, after)
         return after
+
+    def _write(self, args: tuple[Any, ...]) -> None:
+        # The CPU is about to wait for the tokens of a step; until they are here, writing is in nobody's way.
+        tokens = args[1]
+        if hasattr(tokens, "is_here"):
+            self._log.flush(tokens.is_here)
+        else:
+            self._log.flush()
 
     def _on_device(self, role: str, name: str, call: Call) -> None:
         self._later(self._span(role, name, call, call.start_ns), name, call.memo.stop())
