@@ -33,6 +33,6 @@ def recommended_sampling(model: str) -> dict[str, Any]:
         return {}
     given = read_json(file)
     for name in _NAMES:
-        if not isinstance(given.get(name), int | float | None):
+        if not isinstance(given.get(name), int | float | None) or isinstance(given.get(name), bool):
             raise ModelError(f"{file}: {name} must be a number, got {given[name]!r:.60}")
     return {ours: given[theirs] for theirs, ours in _NAMES.items() if given.get(theirs) is not None}

@@ -98,3 +98,42 @@ def test_random_weights_need_no_weights(run: Run, tiny_model: Path, tmp_path: Pa
     dummy = run(*args, "--load-format", "dummy")
     assert len(json.loads(dummy.out)["outputs"][0]["token_ids"]) == 3
     assert run("generate", "Once", "--dtype", "int8").code == 2
+
+
+@pytest.mark.parametrize(
+    ("recommended", "name", "why"),
+    [
+        ({"temperature": -1}, "temperature", "got -1.0"),
+        ({"top_p": 0}, "top_p", "got 0.0"),
+        ({"top_k": 50.5}, "top_k", "must be a whole number, got 50.5"),
+    ],
+)
+def test_a_recommendation_that_cannot_be_is_blamed_on_its_file(
+    run: Run, tiny_model: Path, tmp_path: Path, recommended: dict[str, float], name: str, why: str
+) -> None:
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps(recommended))
+    ask = ("generate", "Once", "--model", str(folder), "--max-tokens", "2")
+    ended = run(*ask)
+    assert ended.code == 1
+    assert ended.err.startswith(f"error: the model's generation_config.json: {name} must be ")
+    assert why in ended.err
+
+
+def test_a_recommendation_that_is_no_number_is_told_with_its_file(run: Run, tiny_model: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    (folder / "generation_config.json").write_text('{"temperature": true}')
+    ended = run("generate", "Once", "--model", str(folder))
+    assert ended.code == 1
+    assert "generation_config.json: temperature must be a number, got True" in ended.err
+
+
+def test_a_model_is_asked_as_its_files_recommend(run: Run, tiny_model: Path, tmp_path: Path) -> None:
+    recommended = {"temperature": 0.7, "top_p": 0.95, "repetition_penalty": 1.1}
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    ask = ("generate", "Once upon a time", "--model", str(folder), "--max-tokens", "24")
+    asked = run(*ask, "--sampling", json.dumps({**recommended, "seed": 0})).out
+    assert asked != run(*ask).out, "without the file it is greedy"
+    (folder / "generation_config.json").write_text(json.dumps(recommended))
+    assert run(*ask).out == asked
+    assert run(*ask, "--seed", "1").out != asked

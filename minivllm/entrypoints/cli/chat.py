@@ -44,8 +44,10 @@ def chat(
     model: ModelOption = None,
     system: Annotated[str | None, typer.Option("--system", help="What the model is to know beforehand.")] = None,
     sampling: Annotated[str, typer.Option("--sampling", help="Sampling parameters as JSON.")] = "{}",
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Limit of one answer; default: 256.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; default: the model's.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Limit of one answer; default: the model's, or 256.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; default: the model's, or 0.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the draws.")] = None,
     max_model_len: Annotated[
         int | None, typer.Option(min=1, help="Longest conversation; default: the model's.")

@@ -56,8 +56,10 @@ def generate(
         Path | None, typer.Option("--prompts", help='JSON lines, each {"prompt": ...} or {"prompt_token_ids": [...]}.')
     ] = None,
     sampling: Annotated[str, typer.Option("--sampling", help="Sampling parameters as JSON.")] = "{}",
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Output limit of each prompt.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; default: the model's.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Output limit of each prompt; default: the model's, or 64.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; default: the model's, or 0.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the draws; default: 0.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Longest sequence; default: the model's.")] = None,
     load_format: LoadFormatOption = "auto",
@@ -159,6 +161,11 @@ def _prompt_of_line(line: str, where: str) -> Any:
 def read_sampling(text: str, flags: dict[str, Any], defaults: dict[str, Any]) -> SamplingParams:
     """Sampling parameters from JSON; options of the command line go before it, and defaults behind.
 
+    Args:
+        text: Of --sampling.
+        flags: Other options.
+        defaults: Ours, and what the model's generation_config.json recommends.
+
     Raises:
         ValueError: The JSON is broken, or a parameter is unknown or out of range.
     """
@@ -173,11 +180,15 @@ def read_sampling(text: str, flags: dict[str, Any], defaults: dict[str, Any]) ->
             close = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
             raise ValueError(f"--sampling: unknown parameter {name!r}; {hint}")
+    merged = {**defaults, **given, **flags}
     try:
         # JSON has no keys but strings, and logit_bias has token ids for keys.
-        return msgspec.convert({**defaults, **given, **flags}, SamplingParams, str_keys=True)
+        return msgspec.convert(merged, SamplingParams, str_keys=True)
     except msgspec.ValidationError as error:
-        message = _plain(str(error), given)
+        message = _plain(str(error), merged)
+        name = message.partition(" ")[0]
+        if name in defaults.keys() - given.keys() - flags.keys():
+            raise ValueError(f"the model's generation_config.json: {message}; mend it there") from None
         named = name_option(message, flags)
         raise ValueError(named if named != message else f"--sampling: {message}") from None
 
