@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from minivllm.kernels.launch import UNSCALED, Gpu, KVScales, check_paged, gpu_of, padded_size
-from minivllm.kernels.paged import load_page_ids, softmax_step
+from minivllm.kernels.paged import softmax_step
 from minivllm.kernels.triton_guard import TensorDescriptor, jit, jit_for_any, next_power_of_2, tl
 
 # Rows of a query tile. 64 is what Hopper's matrix unit multiplies at once with 4 warps, and leaves room for two
@@ -83,6 +83,16 @@ def request_of_block(query_start_loc_ptr, block, num_requests, block_queries: tl
     return lower, tl.load(query_start_loc_ptr + lower) // block_queries + lower
 
 
+@jit
+def load_tile_ids(table_row_ptr, tile_start, place, end, block_size: tl.constexpr, is_even: tl.constexpr):
+    """Which page holds each token of a tile; past `end` nothing is read. Where tiles begin with a page, which page of
+    the tile it is does not change, and a loop works that out once."""
+    page = (tile_start + place) // block_size
+    if is_even:
+        page = tile_start // block_size + place // block_size
+    return tl.load(table_row_ptr + page, mask=tile_start + place < end, other=0)
+
+
 # Where the tables of a mixed step begin depends on how many decodes stand in front.
 @jit_for_any("num_requests", "table_stride", "block_table_ptr", "query_start_loc_ptr", "seq_lens_ptr")
 def paged_prefill_kernel(
@@ -90,6 +100,8 @@ def paged_prefill_kernel(
     query_ptr,
     key_ptr,
     value_ptr,
+    key_boxes,
+    value_boxes,
     block_table_ptr,
     query_start_loc_ptr,
     seq_lens_ptr,
@@ -128,7 +140,8 @@ def paged_prefill_kernel(
 
     A number's place is the sum of its page's, its token's within the page, and its own within the token. Of these only
     the first changes from tile to tile where whole pages fill one: the others are worked out once. With `is_boxed` the
-    copy engine works out all of it, and key_ptr and value_ptr are what it must know (`TensorDescriptor`).
+    copy engine brings whole tiles, and works all of it out from key_boxes and value_boxes (`TensorDescriptor`). It has
+    no masks, so tiles at the edge are loaded as ever: what stands behind a request may be NaN, which times 0 is NaN.
     """
     kv_head = tl.program_id(0)
     # Late blocks see the most tokens, so they start first, and short ones fill the end.
@@ -180,16 +193,12 @@ def paged_prefill_kernel(
     for edge in tl.static_range(2):  # first the tiles that need no mask, then those at the edge: two loops, one text
         if not is_fresh:
             # Page ids are loaded one tile ahead and carried by the loop, see `paged_decode_kernel`.
-            page_of_token = load_page_ids(table_row, (whole_end if edge else start) + place, end, block_size)
+            page_of_token = load_tile_ids(table_row, whole_end if edge else start, place, end, block_size, is_even)
         for tile_start in range(whole_end if edge else start, end if edge else whole_end, tile):
             token = tile_start + place
-            is_real = token < end
-            if is_boxed:
-                # Behind the request may be anything, and 0 * NaN is NaN; scores are masked anyway.
-                key = key_ptr.load([query_start + tile_start, kv_head * head_dim])
-                value = value_ptr.load([query_start + tile_start, kv_head * head_dim])
-                if edge == 1:
-                    value = tl.where(is_real[:, None], value, 0.0)
+            if is_boxed and edge == 0:
+                key = key_boxes.load([query_start + tile_start, kv_head * head_dim])
+                value = value_boxes.load([query_start + tile_start, kv_head * head_dim])
             else:
                 if is_fresh:
                     tile_cell = first_cell + tl.cast(tile_start, tl.int64) * token_stride
@@ -201,9 +210,9 @@ def paged_prefill_kernel(
                         token_cell += token % block_size * token_stride
                     key_cells = key_ptr + (token_cell[:, None] + own_cell)
                     value_cells = value_ptr + (token_cell[:, None] + own_cell)
-                    page_of_token = load_page_ids(table_row, token + tile, end, block_size)
+                    page_of_token = load_tile_ids(table_row, tile_start + tile, place, end, block_size, is_even)
                 if edge == 1:
-                    mask = is_real[:, None] & is_dim[None, :]
+                    mask = (token < end)[:, None] & is_dim[None, :]
                     key = tl.load(key_cells, mask=mask, other=0.0)
                     value = tl.load(value_cells, mask=mask, other=0.0)
                 elif dim_padded != head_dim:
@@ -326,13 +335,13 @@ def paged_prefill(
     grid = (num_kv_heads, tokens // (tiling.rows // group) + requests)
     scales = scales if fresh is None else UNSCALED
     token_stride = kv_cache.stride(2) if fresh is None else key.stride(0)
-    if is_boxed:
-        key, value = in_boxes(key, tiling.tile), in_boxes(value, tiling.tile)
+    boxes = (in_boxes(key, tiling.tile), in_boxes(value, tiling.tile)) if is_boxed else (None, None)
     paged_prefill_kernel[grid](
         out,
         query,
         key,
         value,
+        *boxes,
         block_table,
         query_start_loc,
         seq_lens,
