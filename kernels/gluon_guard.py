@@ -22,6 +22,7 @@ __all__ = [
     "gluon_jit",
     "gluon_jit_for_any",
     "hopper",
+    "reinterpret",
     "tensor_in_boxes",
 ]
 
@@ -36,13 +37,16 @@ try:
     fetch_box = getattr(hopper.tma, "async_load", None) or hopper.tma.async_copy_global_to_shared
     # All threads of a program wait for each other. Also renamed.
     barrier_of_threads = getattr(gl, "thread_barrier", None) or gl.barrier
+    # A buffer in shared memory, taken for one of another shape: (buffer, dtype, shape, layout). Also renamed.
+    _Buffer = gl.shared_memory_descriptor
+    reinterpret = getattr(_Buffer, "reinterpret", None) or _Buffer._reinterpret
     # Triton's interpreter does not know it.
     HAS_GLUON = not INTERPRETED and hasattr(gl, "warp_specialize")
 except ImportError:
     HAS_GLUON = False
     gl = SimpleNamespace(constexpr=int)
     hopper = SimpleNamespace()
-    fetch_box = barrier_of_threads = None
+    fetch_box = barrier_of_threads = reinterpret = None
     gluon_jit = KernelWithoutTriton
 
 

@@ -29,8 +29,7 @@ import torch
 
 from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.launch import UNSCALED, Gpu, KVScales, check_paged, gpu_of, padded_size
-from minivllm.kernels.paged import SharedPrefix, load_page_ids
-from minivllm.kernels.paged_prefill import attend_to_tile
+from minivllm.kernels.paged import SharedPrefix, load_page_ids, softmax_step
 from minivllm.kernels.triton_guard import cdiv, jit_for_any, next_power_of_2, tl
 
 # Rows of a tile of queries. 128 are two of Hopper's matrix units' 64; a prefix is read once for as many rows.
@@ -155,10 +154,20 @@ def prefix_attention_kernel(
             token = tile_start + place
             token_cell = page_of_token.to(tl.int64) * page_stride + token % block_size * token_stride  # (tile,)
             page_of_token = load_page_ids(block_table_ptr, token + tile, end, block_size)
-            acc, highest, total = attend_to_tile(
-                query, acc, highest, total, key_ptr, value_ptr, token_cell, head_cell, is_dim, token, end,
-                tl.zeros([rows], tl.int32) + end - 1, score_scale, 0, is_masked=edge == 1, has_window=False,
-            )  # fmt: skip
+            is_token = token < end
+            key_mask, value_mask = is_dim[:, None], is_dim[None, :]
+            if edge == 1:
+                key_mask &= is_token[None, :]
+                value_mask &= is_token[:, None]
+            key_cells = key_ptr + token_cell[None, :] + head_cell[:, None]  # (dim, tile)
+            value_cells = value_ptr + token_cell[:, None] + head_cell[None, :]  # (tile, dim)
+            key = tl.load(key_cells, mask=key_mask, other=0.0)
+            scores = tl.dot(query, key.to(query.dtype), input_precision="ieee") * score_scale  # (rows, tile)
+            if edge == 1:
+                scores = tl.where(is_token[None, :], scores, float("-inf"))
+            weights, highest, total, acc = softmax_step(scores, highest, total, acc)
+            value = tl.load(value_cells, mask=value_mask, other=0.0)
+            acc = tl.dot(weights.to(query.dtype), value.to(query.dtype), acc, input_precision="ieee")
 
     total_or_one = tl.where(total == 0.0, 1.0, total)
     out = tl.where(is_real[:, None], acc * (value_scale / total_or_one)[:, None], 0.0)

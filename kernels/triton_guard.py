@@ -15,6 +15,7 @@ __all__ = [
     "HAS_TRITON",
     "INTERPRETED",
     "KernelWithoutTriton",
+    "TensorDescriptor",
     "TritonMissingError",
     "cdiv",
     "jit",
@@ -65,6 +66,7 @@ def _let_the_interpreter_count() -> None:
 try:
     import triton
     import triton.language as tl
+    from triton.tools.tensor_descriptor import TensorDescriptor
 
     HAS_TRITON = True
     INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -74,6 +76,7 @@ try:
 except ImportError:
     HAS_TRITON = INTERPRETED = False
     tl = SimpleNamespace(constexpr=int)
+    TensorDescriptor = KernelWithoutTriton
     jit = KernelWithoutTriton
 
 

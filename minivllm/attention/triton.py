@@ -2,14 +2,16 @@
 
     the batch     [ d d d d |  ppp d ppppp   |   pppp ppppppp  ]
                     decodes    what goes on      whole new prompts
-    kernel        paged_decode   paged_prefill     the same on the step's own keys and values, or hopper_prefill
+    kernel        paged_decode   paged_prefill     the same on the step's own keys and values
+                                 on Hopper, where tiles are filled: hopper_prefill, for both
 
 In front stand the requests with one new token: there contexts are cut among programs, and nothing else is faster. If
 all of them begin with the same long prefix, `prefix_attention` reads it once for many, and `paged_decode` the rest.
 New prompts at the end need no table of blocks: their keys and values are there in one piece, as the step has computed
-them, and long ones on a Hopper GPU have a kernel of their own. Everything between goes through the kernel that takes
-any number of tokens after any context. Slots sort a batch in this way; rows do not, and a request that stands in a part
-before its own is right there too, only slower.
+them. Everything between (chunks of prompts, prompts behind a hit of the prefix cache, decodes with drafts) goes through
+the pages, any number of tokens after any context. Of both, long ones on a Hopper GPU have a kernel of their own. Slots
+sort a batch in this way; rows do not, and a request that stands in a part before its own is right there too, only
+slower.
 
 Upstream: vllm/v1/attention/backends/triton_attn.py::TritonAttentionBackend.
 """
@@ -17,7 +19,6 @@ Upstream: vllm/v1/attention/backends/triton_attn.py::TritonAttentionBackend.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 
@@ -92,15 +93,29 @@ class TritonBackend(PagedBackend[TritonBatch]):
         # A cache of 8 bits must be read back: a token's attention must not depend on the step it was computed in.
         can_be_fresh = kv_cache.dtype == key.dtype and key.stride() == value.stride()
         middle = num_requests - (parts.num_fresh if can_be_fresh else 0)
-        prefill = partial(paged_prefill, query, kv_cache, window=window, scales=self.scales, out=out)
         if front < middle:
             most = parts.max_query_len if can_be_fresh else max(parts.max_query_len, parts.max_fresh_len)
-            between = slice(front, middle)
-            starts = batch.query_start_loc[front : middle + 1]
-            prefill(batch.block_table[between], starts, batch.seq_lens[between], most)
-        if middle < num_requests and is_for(query, parts.max_fresh_len, window):
-            hopper_prefill(query, key, value, batch.query_start_loc[middle:], out)
-        elif middle < num_requests:
-            starts, lens, table = batch.query_start_loc[middle:], batch.seq_lens[middle:], batch.block_table[middle:]
-            prefill(table, starts, lens, parts.max_fresh_len, fresh=(key, value))
+            self._prefill(query, kv_cache, batch, slice(front, middle), most, window, None, out)
+        if middle < num_requests:
+            part = slice(middle, num_requests)
+            self._prefill(query, kv_cache, batch, part, parts.max_fresh_len, window, (key, value), out)
         return out
+
+    def _prefill(
+        self,
+        query: torch.Tensor,
+        kv_cache: torch.Tensor,
+        batch: TritonBatch,
+        part: slice,
+        max_query_len: int,
+        window: int | None,
+        fresh: tuple[torch.Tensor, torch.Tensor] | None,
+        out: torch.Tensor,
+    ) -> None:
+        """Attention of some of the requests: from the pages, or of whole prompts from the step's own tensors."""
+        starts = batch.query_start_loc[part.start : part.stop + 1]
+        tables = batch.block_table[part], starts, batch.seq_lens[part], max_query_len
+        if is_for(query, kv_cache, part.stop - part.start, max_query_len, window, fresh is not None):
+            hopper_prefill(query, kv_cache, *tables, fresh, out)
+        else:
+            paged_prefill(query, kv_cache, *tables, window, self.scales, fresh, out)

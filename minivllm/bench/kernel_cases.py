@@ -6,6 +6,7 @@ comes from memory, as it does in a model with many layers.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -128,33 +129,49 @@ def prefix_case(model: Sizes, batch: int, prefix: int, num_splits: int | None = 
     return Case("prefix_attention", size, cache + own, flops, make)
 
 
-def prefill_case(model: Sizes, batch: int, length: int, fresh: bool, may_be_hopper: bool = True) -> Case:
-    """Whole prompts, from pages or from their own tensors; those by Hopper's own kernel where the engine takes it."""
+def prefill_case(
+    model: Sizes, batch: int, length: int, fresh: bool, may_be_hopper: bool = True, context: int = 0
+) -> Case:
+    """Prompts from their own tensors or from pages, or chunks behind a context; by Hopper's own kernel where the engine
+    takes it."""
     tokens = batch * length
-    is_hopper = may_be_hopper and fresh and is_for(model.random(1, 1, model.head_dim), length, None)
 
     def inputs() -> list[torch.Tensor]:
         return [model.random(tokens, n, model.head_dim) for n in (model.heads, model.kv_heads, model.kv_heads)]
 
+    asks = torch.empty(tokens, model.heads, model.head_dim, dtype=model.dtype, device=model.device)
+    pages = torch.empty(2, 1, BLOCK_SIZE, model.kv_heads, model.head_dim, dtype=model.dtype, device=model.device)
+    is_hopper = may_be_hopper and is_for(asks, pages, batch, length, None, fresh)
+
     def make() -> Run:
         query, key, value = inputs()
         starts = model.integers(torch.arange(batch + 1) * length)
-        kv_cache, table, seq_lens = paged_batch(model, batch, length)
-        step = (key, value) if fresh else None
-        out = torch.empty_like(query)
-        if is_hopper:
-            return partial(hopper_prefill, query, key, value, starts, out)
-        return partial(paged_prefill, query, kv_cache, table, starts, seq_lens, length, fresh=step, out=out)
+        kv_cache, table, seq_lens = paged_batch(model, batch, context + length)
+        run = hopper_prefill if is_hopper else paged_prefill
+        step, out = (key, value) if fresh else None, torch.empty_like(query)
+        return partial(run, query, kv_cache, table, starts, seq_lens, length, fresh=step, out=out)
 
     def make_torch() -> Run:
         q, k, v = (x.view(batch, length, -1, model.head_dim).transpose(1, 2) for x in inputs())
         return partial(F.scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=True)
 
-    # Two products of queries with every second key on average, two operations each.
-    flops = 2 * 2 * batch * model.heads * model.head_dim * length * (length + 1) // 2
-    num_bytes = tokens * (2 * model.heads + 2 * model.kv_heads) * model.head_dim * model.dtype.itemsize
-    size = f"{batch} x {length}, {model.heads}/{model.kv_heads} heads, {'own tensors' if fresh else 'pages'}"
-    return Case("hopper_prefill" if is_hopper else "paged_prefill", size, num_bytes, flops, make, make_torch)
+    # Two products of queries with every key of the context and every second own one on average, two operations each.
+    keys = length * context + length * (length + 1) // 2
+    flops = 2 * 2 * batch * model.heads * model.head_dim * keys
+    num_tokens = tokens * (2 * model.heads + 2 * model.kv_heads) + batch * context * 2 * model.kv_heads
+    size = f"{batch} x {length}" + (f" behind {context}" if context else "")
+    size += f", {model.heads}/{model.kv_heads} heads, {'own tensors' if fresh else 'pages'}"
+    kernel = "hopper_prefill" if is_hopper else "paged_prefill"
+    num_bytes = num_tokens * model.head_dim * model.dtype.itemsize
+    return Case(kernel, size, num_bytes, flops, make, None if context else make_torch)
+
+
+def both_ways(make_case: Callable[..., Case]) -> Iterator[Case]:
+    """By the kernel that the engine takes; and if that is Hopper's, by the other one, too, to see what it gains."""
+    case = make_case()
+    yield case
+    if case.kernel != "paged_prefill":
+        yield make_case(may_be_hopper=False)
 
 
 def rotary_case(model: Sizes, tokens: int) -> Case:
@@ -316,12 +333,11 @@ def all_cases(device: torch.device) -> Iterator[Case]:
     for batch, prefix in ((8, 8192), (32, 1792), (256, 512), (256, 1792)):
         yield prefix_case(small, batch, prefix)
     yield prefix_case(large, 256, 1792)
-    for model, batch, length in ((small, 4, 4096), (large, 4, 4096), (small, 8, 2048), (small, 16, 1024)):
-        yield prefill_case(model, batch, length, fresh=False)
-        own = prefill_case(model, batch, length, fresh=True)
-        yield own
-        if own.kernel != "paged_prefill":  # both, to see what the one that is faster gains
-            yield prefill_case(model, batch, length, fresh=True, may_be_hopper=False)
+    prompts = [(small, 4, 4096), (large, 4, 4096), (small, 8, 2048), (small, 16, 1024), (small, 32, 512)]
+    for (model, batch, length), fresh in itertools.product(prompts, (False, True)):
+        yield from both_ways(partial(prefill_case, model, batch, length, fresh))
+    for batch, length, context in ((8, 2048, 6144), (16, 256, 4096), (1, 2048, 6144), (1, 1024, 7168), (1, 512, 7680)):
+        yield from both_ways(partial(prefill_case, small, batch, length, False, context=context))
     for tokens in (1, 256, 16_384):
         yield rotary_case(small, tokens)
         yield rms_norm_case(small, tokens)

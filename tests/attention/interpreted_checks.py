@@ -214,10 +214,9 @@ def check_prefix(device: str) -> None:
         got = generate(folder, SHARING, params=params, **captured)
         assert {("graph", True), ("device", True), ("device", False)} <= set(dispatches), dispatches
     assert got == expected, f"{got} instead of {expected}"
-    check_layers_with_a_window()
 
 
-def check_layers_with_a_window() -> None:
+def check_layers_with_a_window(device: str) -> None:
     """One batch for layers of both kinds: three decodes whose first 8 tokens are the same, and a chunk behind."""
     metadata, kv_cache, new = batch_of([(9, 1), (12, 1), (8, 1), (8, 3)])
     metadata.block_table[1:, :2] = metadata.block_table[0, :2]

@@ -31,6 +31,7 @@ CHECKS = [
     "device_step",
     "captured",
     "prefix",
+    "layers_with_a_window",
     "draws",
     "libraries",
 ]

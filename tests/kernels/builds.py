@@ -28,6 +28,8 @@ from minivllm.kernels.triton_guard import next_power_of_2
 from tests.kernels.compiling import GFX942, SM80, SM90, SM90_EARLY, Built, Target, build
 
 KB = 1024
+# Of the 228 KB of a Hopper a program costs 1 KB beside its own: with more than this, a multiprocessor holds only one.
+TWO_PROGRAMS = 113 * KB
 GPUS = {
     SM80: Gpu(108, 80, 3),
     SM90: Gpu(132, 90, 3),
@@ -113,6 +115,8 @@ def build_prefill(
     kv: str = "bf16",
     window: bool = False,
     fresh: bool = False,
+    boxed: bool = False,
+    block_size: int = 16,
 ) -> Built:
     types = pointers(kind, "out", "query") | pointers(fp8(target) if kv == "fp8" else kv, "key", "value")
     types |= pointers("i32:odd", "block_table", "query_start_loc", "seq_lens")
@@ -120,7 +124,7 @@ def build_prefill(
     types |= dict.fromkeys(("window", "num_requests", "table_stride"), "i32:odd")
     tiling = paged_prefill.prefill_tiling(GPUS[target], group, longest, head_dim, ITEMSIZE[kind])
     constants: dict[str, Any] = {
-        "block_size": 16,
+        "block_size": block_size,
         "group": group,
         "rows": tiling.rows,
         "head_dim": head_dim,
@@ -128,7 +132,13 @@ def build_prefill(
         "tile": tiling.tile,
         "has_window": window,
         "is_fresh": fresh,
+        "is_boxed": boxed and paged_prefill.are_boxes_worth_it(GPUS[target], longest, head_dim, ITEMSIZE[kind]),
     }
+    boxes = ("key_boxes", "value_boxes")
+    if constants["is_boxed"]:
+        types |= dict.fromkeys(boxes, f"tensordesc<{kind}[{tiling.tile}, {head_dim}]>")
+    else:
+        constants |= dict.fromkeys(boxes)
     return build(target, paged_prefill.paged_prefill_kernel, types, constants, tiling.warps, tiling.stages)
 
 
@@ -288,11 +298,13 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "prefix, head size 256": (partial(build_prefix, head_dim=256), 130 * KB),
     "prefix, FP8 cache": (partial(build_prefix, kv="fp8"), 82 * KB),
     "prefix, float32": (partial(build_prefix, kind="fp32", kv="fp32"), 44 * KB),
-    "prefill": (build_prefill, 113 * KB),
-    "prefill, from the step's own tensors": (partial(build_prefill, fresh=True), 113 * KB),
-    "prefill, window": (partial(build_prefill, window=True), 113 * KB),
+    "prefill": (build_prefill, TWO_PROGRAMS),
+    "prefill, from the step's own tensors": (partial(build_prefill, fresh=True), TWO_PROGRAMS),
+    "prefill, from the step's own tensors in boxes": (partial(build_prefill, fresh=True, boxed=True), TWO_PROGRAMS),
+    "prefill, odd pages": (partial(build_prefill, block_size=3), TWO_PROGRAMS),
+    "prefill, window": (partial(build_prefill, window=True), TWO_PROGRAMS),
     "prefill, short queries": (partial(build_prefill, longest=2), 72 * KB),
-    "prefill, head size 80, 3 heads a KV head": (partial(build_prefill, head_dim=80, group=3), 113 * KB),
+    "prefill, head size 80, 3 heads a KV head": (partial(build_prefill, head_dim=80, group=3), TWO_PROGRAMS),
     "prefill, head size 256": (partial(build_prefill, head_dim=256), 161 * KB),
     "norm, rotation and KV write": (build_rotary, 4 * KB),
     "norm, rotation and KV write, FP8 cache": (partial(build_rotary, kv="fp8"), 4 * KB),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from unittest.mock import patch
 
 import torch
 
+from minivllm.kernels import paged_prefill as paged_prefill_module
 from minivllm.kernels.launch import UNSCALED, KVScales
 from minivllm.kernels.paged_prefill import paged_prefill, paged_prefill_reference
 from tests.kernels.grids.setup import GROUPS, HEAD_DIMS, NAN, PAGE_SIZES, Setup, assert_near, fill_pages, poisoned
@@ -28,9 +30,15 @@ def run(setup: Setup) -> int:
         what = f"{block_size=} {head_dim=} {group=} {window=} batch={BATCHES[batch]} {dtype=}"
         compare(setup, BATCHES[batch], block_size, 1 + index % 2, head_dim, group, window, dtype, dtype, what)
     behind_decodes(setup)
+    with patch.object(paged_prefill_module, "LEAST_TOKENS_IN_BOXES", 1):
+        boxes = [(128, 3, 40), (128, 2, None), (256, 1, None)]
+        for head_dim, group, window in boxes if setup.is_gpu else boxes[:1]:
+            dtype = setup.dtypes[0] if setup.is_gpu else torch.float16
+            what = f"in boxes, {head_dim=} {group=} {window=}"
+            compare(setup, WHOLE, 16, 2, head_dim, group, window, dtype, dtype, what)
     for fp8 in setup.fp8_dtypes:
         compare(setup, MIXED, 16, 2, 64, 2, None, setup.dtypes[0], fp8, f"{fp8=}", KVScales(0.5, 2.0))
-    return len(chosen) + 3
+    return len(chosen) + 4
 
 
 def compare(
