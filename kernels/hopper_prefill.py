@@ -60,7 +60,7 @@ HEAD_DIMS = (64, 128)
 BLOCK_SIZES = (16, 32, 64, 128)
 # Tokens of the longest prompt from which this kernel is the faster one, by head size; of a chunk for any. Measured: see
 # docs/performance.md. Chunks below were not.
-LEAST_PROMPT = {64: 2048, 128: 512}
+LEAST_PROMPT = {64: 2048, 128: 256}
 LEAST_CHUNK = 256
 # What short prompts leave unused of tall tiles costs more than low ones do.
 MOST_FOR_ONE_CONSUMER = 512
@@ -521,8 +521,8 @@ def is_faster(
     is_long = max_query_len >= (LEAST_PROMPT[head_dim] if is_fresh else LEAST_CHUNK)
     # Requests of a few tokens would each take a tile that is hardly filled.
     fills_tiles = num_tokens >= num_requests * TALL.rows
-    # And tall tiles of a small step would leave most of the GPU idle.
-    fills_gpu = 2 * num_tokens * num_heads >= processors * TALL.rows
+    # A tile is as fast beside another one as alone on its multiprocessor, so it takes more tiles than there are of those.
+    fills_gpu = num_tokens * num_heads > processors * TALL.rows
     return is_long and fills_tiles and fills_gpu
 
 

@@ -86,12 +86,14 @@ def test_all_groups_of_warps_have_registers(plan: Plan) -> None:
     ("head_dim", "tokens", "requests", "longest", "is_fresh", "expected"),
     [
         (128, 16384, 32, 512, True, True),
-        (128, 16384, 64, 256, True, False),
+        (128, 16384, 64, 256, True, True),
+        (128, 16384, 128, 128, True, False),
         (64, 16384, 4, 4096, True, True),
         (64, 16384, 16, 1024, True, False),  # at this size plain Triton is as fast
         (128, 4096, 16, 256, False, True),
         (64, 4096, 16, 256, False, True),
         (128, 512, 1, 512, False, False),  # 64 tiles, 132 multiprocessors
+        (128, 1024, 1, 1024, False, False),  # 128 tiles
         (128, 2048, 1, 2048, False, True),
         (128, 2304, 65, 2048, False, False),  # 64 requests of 4 tokens beside a chunk
         (128, 512, 256, 512, False, False),  # what a graph of mixed steps says of itself
