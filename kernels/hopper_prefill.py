@@ -521,7 +521,7 @@ def is_faster(
     is_long = max_query_len >= (LEAST_PROMPT[head_dim] if is_fresh else LEAST_CHUNK)
     # Requests of a few tokens would each take a tile that is hardly filled.
     fills_tiles = num_tokens >= num_requests * TALL.rows
-    # A tile is as fast beside another one as alone on its multiprocessor, so it takes more tiles than there are of those.
+    # A tile is as fast beside another one as alone on its multiprocessor: there must be more tiles than those.
     fills_gpu = num_tokens * num_heads > processors * TALL.rows
     return is_long and fills_tiles and fills_gpu
 
