@@ -1,7 +1,7 @@
 """Owns the growth of block tables inside a step: each request may have got one more block since the step before.
 
-    rows of the batch    slot 5   slot 2   slot 9            block_ids[5, 7] = 31
-    index                  7       -1        0         ->    block_ids[9, 0] = 44
+    rows of the batch    slot 5   slot 2   slot 9            table[5, 7] = 31
+    index                  7       -1        0         ->    table[9, 0] = 44
     block id              31        .       44               -1: nothing new
 
 A decode fills a block every `block_size` steps, so the numbers travel with the batch's other rows, and a captured graph

@@ -37,14 +37,16 @@ MOST_EARLY_ROWS = 16
 
 @jit
 def begin_early(early: tl.constexpr):
-    """Let the kernel behind this one be brought up, as soon as all programs of this one have come here."""
+    """AT_ITS_START: let the kernel behind this one be brought up, as soon as all programs of this one have come here.
+    Else nothing."""
     if early == 1:
         tl.extra.cuda.gdc_launch_dependents()
 
 
 @jit
 def wait_for_earlier(early: tl.constexpr):
-    """Wait until the kernels in front have ended, and what they wrote can be seen."""
+    """Wait until the kernels in front have ended, and what they wrote can be seen. AFTER_ITS_WAIT: only then let the
+    next one be brought up."""
     if early > 0:
         tl.extra.cuda.gdc_wait()
     if early == 2:

@@ -58,7 +58,7 @@ MOST_ROWS = 256
 ROW_MULTIPLE = 8
 # Parts of a row's squares that a thread takes; fewer are filled up with zeros.
 LEAST_PARTS = 32
-# Programs that share a tile along K, and what their tickets are together: so no launch has to take its own back.
+# Programs that share a tile along K, at most. A launch always adds this much to a tile's ticket: nobody sets it back.
 MOST_SPLITS = 4
 # Numbers along K that a program has at least where programs share K; up to twice as many are not shared.
 LEAST_SHARE = 512
@@ -97,7 +97,7 @@ class Workspace(NamedTuple):
 
     Attributes:
         tickets: (tiles,) int32, multiples of MOST_SPLITS between launches.
-        partial: float32, sums.
+        partial: float32, flat, (tiles, splits, 1, or 2 if gated, rows, weight_rows): sums.
     """
 
     tickets: torch.Tensor

@@ -13,7 +13,7 @@ groups of warps, which meet only at barriers in shared memory:
                  stage 1 | K n-1 | K n-3 | ...      `done`:  all consumers have read it, the producer may fill it
 
 Nobody computes addresses of numbers: the copy engine (TMA) fetches a box by its coordinates. A box of a page is a run
-of its tokens by 64 numbers of one head, and so many boxes make a tile. In a consumer the matrix unit runs ahead: the
+of its tokens by 64 numbers of one head, and several of them make a tile. In a consumer the matrix unit runs ahead: the
 next tile's scores are asked for before this tile's weights are multiplied with its values, and the softmax of those
 scores happens while that product runs.
 
@@ -21,8 +21,9 @@ Keys are taken from the latest to the first. Only the tiles at the diagonal need
 whole prompt exactly one, since its tiles of keys are as long as its tiles of queries; for others up to two.
 
 Tiles of queries differ in work as contexts do. Dealt out in turns, some programs would end long before others, so each
-program takes the next tile when it is free, by counting up a number in memory ("free order"), the longest first. The
-producer takes it, and is ahead of its consumers by up to one tile; what they must know of it lies in shared memory.
+draws numbers from a counter in memory ("free order"), the longest tiles first: a tile's number is drawn when the
+program begins the tile before. The producer draws it, and is ahead of its consumers by up to one tile; what they must
+know of it lies in shared memory.
 
 Upstream: FlashAttention 3, which vLLM takes here (vllm/v1/attention/backends/flash_attn.py).
 """
@@ -58,8 +59,9 @@ PRODUCER_REGISTERS = 40
 HEAD_DIMS = (64, 128)
 # Of pages: a box needs 8 rows for its swizzle, and whole boxes must fill a tile, or whole tiles a page.
 BLOCK_SIZES = (16, 32, 64, 128)
-# Tokens of the longest prompt from which this kernel is the faster one, by head size; of a chunk for any. Measured: see
-# docs/performance.md. Chunks below were not.
+# Tokens of the longest prompt from which this kernel is taken, by head size; of a chunk, for any head size. Measured,
+# see docs/performance.md, but for chunks of fewer than 256. With heads of 64, chunks of 512 were slower here (185
+# TFLOP/s, plain 216).
 LEAST_PROMPT = {64: 2048, 128: 256}
 LEAST_CHUNK = 256
 # What short prompts leave unused of tall tiles costs more than low ones do.
@@ -80,7 +82,9 @@ class Plan(NamedTuple):
 
     @property
     def entry_registers(self) -> int:
-        """What a thread has at the start: 65,536 over all that are there, in groups of 128, in eights."""
+        """Registers of a thread at the start: a multiprocessor's 65,536, shared by all threads of its programs, in
+        multiples of 8. Threads are counted by 128: one such group a consumer, and one for the producer, which needs a
+        single warp."""
         return 65536 // (128 * (self.consumers + 1) * self.per_processor) // 8 * 8
 
     @property
@@ -125,7 +129,8 @@ def hear(work, place: gl.constexpr):
 def find_pages(
     table_row_ptr, first_token, num_pages, keys: gl.constexpr, page_rows: gl.constexpr, block_size: gl.constexpr
 ):
-    """Which row of the cache each box of a tile of keys begins with; behind the request's last page it is row 0."""
+    """Which row of the cache each box of a tile of keys begins with; behind the request's last
+    page it is a row of block 0."""
     rows = ()
     for box in gl.static_range(keys // page_rows):
         token = first_token + box * page_rows
@@ -158,6 +163,7 @@ def fetch_tile(
         panel 0   page 0 (rows  0..15)  page 1 (rows 16..31)  ...       boxes 0, 1, ...
         panel 1   page 0                page 1                ...       boxes pages, pages + 1, ...
     """
+    # The barrier's phase ends when this many bytes have come.
     hopper.mbarrier.expect(ready.index(stage), keys * head_dim * 2)
     if is_paged:
         pages: gl.constexpr = keys // page_rows
@@ -208,6 +214,7 @@ def produce(
     """Take tiles of queries until none is left; fetch what consumers need for them, as far ahead as there is room."""
     rows: gl.constexpr = half * consumers
     programs = gl.num_programs(0)
+    # "* 0" makes a zero that lives on the GPU: a loop cannot carry Python's.
     fetched = num_blocks * 0  # tiles of keys so far
     finished = num_blocks * 0  # tiles of queries so far
     index = gl.program_id(0)
@@ -246,6 +253,9 @@ def produce(
                     page_starts = find_pages(table_row_ptr, key_tile * keys, num_pages, keys, page_rows, block_size)
                 row = start + key_tile * keys
                 stage = fetched % stages
+                # A barrier counts phases, and a wait names the parity of one: it passes when that phase has ended.
+                # Each round of the ring is a phase; ^ 1 names the one before, so that the first round, whose buffers
+                # are empty, waits for nobody.
                 phase = (fetched // stages & 1) ^ 1
                 hopper.mbarrier.wait(key_done.index(stage), phase)
                 fetch_tile(
@@ -334,6 +344,8 @@ def consume(
         total = gl.sum(weights, 1)
         weights_16 = gl.convert_layout(weights.to(dtype), of_weights)
         acc = gl.zeros([half, head_dim], gl.float32, of_out)
+        # Carried from tile to tile: weights_16, whose product with values is still to come. highest and total include
+        # that tile, acc does not yet.
         while key_tile > 0:
             key_tile -= 1
             value_stage = used % stages
@@ -345,13 +357,16 @@ def consume(
             next_scores = hopper.warpgroup_mma(query, key, no_scores, use_acc=False, is_async=True)
             hopper.mbarrier.wait(value_ready.index(value_stage), value_phase)
             next_acc = hopper.warpgroup_mma(weights_16, value_tiles.index(value_stage), acc, is_async=True)
+            # The scores are there; the one product behind them, with values, may go on.
             scores = hopper.warpgroup_mma_wait(1, deps=[next_scores])
             hopper.mbarrier.arrive(key_done.index(stage), count=1)
-            # A whole prompt's diagonal lies in its last tile, which is behind us: it is compiled without.
+            # A whole prompt's diagonal lies in its last tile of keys, which came first: for those the loop is compiled
+            # without a mask.
             if is_paged:  # noqa: SIM102
                 if key_tile >= first_masked:
                     is_seen = gl.expand_dims(key_tile * keys + column, 0) <= gl.expand_dims(position, 1)
                     scores = gl.where(is_seen, scores, float("-inf"))
+            # Scores of the first tile were scaled above; from here on the scale is in the exponent, one multiply-add.
             new_highest = gl.maximum(highest, gl.max(scores, 1) * score_scale)
             weights = gl.exp2(scores * score_scale - gl.expand_dims(new_highest, 1))
             shrink = gl.exp2(highest - new_highest)
@@ -359,6 +374,7 @@ def consume(
             highest = new_highest
             acc = hopper.warpgroup_mma_wait(0, deps=[next_acc])
             hopper.mbarrier.arrive(value_done.index(value_stage), count=1)
+            # The product before was relative to the old highest, so all of acc shrinks.
             acc = acc * gl.expand_dims(gl.convert_layout(shrink, row_of_out), 1)
             weights_16 = gl.convert_layout(weights.to(dtype), of_weights)
         hopper.mbarrier.arrive(query_done, count=1)
@@ -419,7 +435,9 @@ def hopper_prefill_kernel(
     query_tiles = gl.allocate_shared_memory(dtype, [consumers, half, head_dim], query_desc.layout)
     key_tiles = gl.allocate_shared_memory(dtype, [stages, keys, head_dim], of_tile)
     value_tiles = gl.allocate_shared_memory(dtype, [stages, keys, head_dim], of_tile)
-    # What the consumers must know of a tile of queries. It is valid as long as the tile is.
+    # What the consumers must know of a tile of queries: 0 its head, 1 its first token in the flat batch, 2 queries of
+    # the request from there on, 3 position of the first query, 4 tiles of keys (0: no tile is left). Valid until they
+    # arrive at query_done.
     of_work: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     work = gl.allocate_shared_memory(gl.int32, [5, 1], of_work)
     # `ready`: the copy engine has filled a buffer. `done`: all consumers have read it.
@@ -521,7 +539,7 @@ def is_faster(
     is_long = max_query_len >= (LEAST_PROMPT[head_dim] if is_fresh else LEAST_CHUNK)
     # Requests of a few tokens would each take a tile that is hardly filled.
     fills_tiles = num_tokens >= num_requests * TALL.rows
-    # A tile is as fast beside another one as alone on its multiprocessor: there must be more tiles than those.
+    # Measured: 128 tiles on 132 multiprocessors take as long as 256. So there must be more tiles than multiprocessors.
     fills_gpu = num_tokens * num_heads > processors * TALL.rows
     return is_long and fills_tiles and fills_gpu
 
@@ -583,25 +601,28 @@ def hopper_prefill(
     out: torch.Tensor | None = None,
     plan: Plan | None = None,
 ) -> torch.Tensor:
-    """Causal attention of any number of tokens per request, where `is_for` says so.
+    """Causal attention of any number of tokens per request, where `is_for` says so; `paged_prefill_reference` says what
+    it computes. Arguments are not checked: `is_for` is the check.
 
     Args:
-        query: (tokens, num_heads, head_dim), rotated; heads contiguous, any multiple of 16 bytes between tokens.
-        kv_cache: (2, num_blocks, block_size, num_kv_heads, head_dim), contiguous.
+        query: (tokens, num_heads, head_dim) bfloat16 or float16, rotated; heads contiguous, any multiple of 16 bytes
+            between tokens.
+        kv_cache: (2, num_blocks, block_size, num_kv_heads, head_dim) of the query's dtype, contiguous.
         block_table: (requests, max blocks) int32.
-        query_start_loc: (requests + 1,) int32.
+        query_start_loc: (requests + 1,) int32, where each request's tokens begin in the flat batch; the first need not
+            be 0.
         seq_lens: (requests,) int32, tokens in the cache, this step's included.
         max_query_len: The most tokens of a request in this step, or more.
         fresh: Keys and values of this step, (tokens, num_kv_heads, head_dim) each, strides as of query. They are read
             instead of the cache: right only if every request is whole.
-        out: Written if given. Tokens outside of query_start_loc are left as they are.
+        out: Written if given. Tokens before query_start_loc[0] and from query_start_loc[-1] on are left as they are.
         plan: Sizes of tiles; None chooses.
 
     Returns:
         (tokens, num_heads, head_dim)
 
     What lies right behind a request's tokens, in its last page, in block 0, or in fresh tensors, is multiplied with
-    weights of 0: it must be numbers.
+    weights of 0: it must be finite, since 0 times NaN is NaN.
     """
     (tokens, num_heads, head_dim), num_kv_heads = query.shape, kv_cache.shape[3]
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device) if out is None else out
@@ -619,7 +640,7 @@ def hopper_prefill(
         page_rows = block_size = plan.keys  # not used
         rows, columns = plan.keys, head_dim
         key, value = fresh
-    num_blocks = tokens // plan.rows + requests
+    num_blocks = tokens // plan.rows + requests  # of queries, not of the cache; some are nobody's, see request_of_block
     programs = min(gpu_of(query.device).processors * plan.per_processor, num_blocks * num_heads)
     hopper_prefill_kernel[(programs,)](
         tensor_in_boxes(query.flatten(1), HALF, head_dim),

@@ -8,9 +8,10 @@ and its i-th token,
     position = computed[r] + i                                input_id = token_ids[slot(r), position]
     slot_mapping = block_ids[slot(r), position // block_size] * block_size + position % block_size
 
-The sampler writes each new token into `token_ids` on the device (see `sample_finish_kernel`), so the next step finds it
-there, and the host need not have seen it. Everything past the real tokens is padding: slot_mapping -1, position 0,
-token 0; requests past the real ones have no tokens and seq_lens 0. So a captured graph may run on more than there is.
+The sampler writes each new token into `token_ids` on the device (see `finish_kernel` in `sample.py`), so the next step
+finds it there, and the host need not have seen it. Everything past the real tokens is padding: slot_mapping -1,
+position 0, token 0; requests past the real ones have no tokens and seq_lens 0. So a captured graph may run on more than
+there is.
 
 Upstream: vllm/v1/worker/gpu/input_batch.py::prepare_pos_seq_lens, vllm/v1/worker/gpu/block_table.py.
 """
@@ -82,7 +83,8 @@ def pack_requests_kernel(
     num_requests,
     requests_padded: tl.constexpr,
 ):
-    """All requests in one program: a running sum needs them together, and 1024 of them are 8 numbers a thread.
+    """All requests in one program: a running sum needs them together, and even the 4096
+    that 1024 are padded to are 32 numbers a thread.
 
     scheduled         [ 3  1  4 | 0 0 ... ]      the zeros are padding
     running sum       [ 3  4  8 | 8 8 ... ]
@@ -176,7 +178,7 @@ def pack_inputs(table: RequestTable, rows: BatchRows, block_size: int, out: Pack
         out: Written.
     """
     num_requests, num_tokens = len(rows.slot), len(out.input_ids)
-    # Few sizes, so that a kernel compiled for one batch serves the next: 64, 512, 4096.
+    # Few sizes, so that a kernel compiled for one batch serves the next: 64, 512, 4096, 32768.
     requests_padded = next(size for size in _REQUESTS_PADDED if size >= num_requests)
     pack_requests_kernel[(1,)](
         out.query_start_loc,

@@ -17,8 +17,9 @@ class SharedPrefix(NamedTuple):
     context, each part is normalised for itself, and its softmax sum says what share of the whole it has.
 
     Attributes:
-        num_tokens: (1,) int32 on the device: how many tokens. No context is shorter.
-        out: (requests, num_heads, splits, head_dim) float32, scaled as the values are; 0 where a split has no tokens.
+        num_tokens: (1,) int32 on the device: how many tokens. No context is shorter, but a padding row's.
+        out: (requests, num_heads, splits, head_dim) float32, the scale of an FP8 cache's values is in it; 0 where
+            a split has no tokens.
         lse: (requests, num_heads, splits) float32, log2 of the softmax sums; -inf where a split has no tokens, and for
             a request without any (a padding row).
     """
@@ -44,6 +45,7 @@ def softmax_step(scores, highest, total, acc):
         total = total * shrink + sum(weights)  acc = acc * shrink  (and the caller adds weights @ values)
 
     2^x and not e^x, because that is what the hardware computes; log2(e) is in the scale of the scores already.
+    scores (rows, tile); highest, total (rows,); acc (rows, dim). Returns weights, then the three anew.
     """
     new = tl.maximum(highest, tl.max(scores, 1))  # (rows,)
     # A row that has seen no token yet: -inf - -inf would be NaN.

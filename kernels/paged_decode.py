@@ -9,8 +9,9 @@ where key(t) and value(t) stand in the cache at
 
     page_of_token = block_table[r, t // block_size]        offset_in_page = t % block_size
 
-Every key and value is read once and used for two multiplications a query head: memory is the limit, so the whole
-design is about reading. Query heads that share a KV head sit in one tile, so their keys are read once for all of them.
+Every number of a key or value is read once, and used for one multiplication and one addition a query head: memory is
+the limit, so the whole design is about reading. Query heads that share a KV head sit in one tile, so their keys are
+read once for all of them.
 
 A long context is *cut into parts*, because one program cannot pull more than a small share of the bandwidth, and one of
 30,000 tokens beside many of 300 would keep its program busy long after the others have ended. How long a part may be
@@ -51,9 +52,9 @@ LEAST_ROWS = 16
 # over, so that the next ones arrive while these are used: 2 x 2 x 16 KB, and three programs share a multiprocessor's
 # 227 (sm_90). A third tile under way would be worth less than the third program.
 TILE_BYTES = 16 * 1024
-# Programs beside one for each request and KV head, per multiprocessor: what long contexts are cut for.
+# Programs that long contexts may be cut into, per multiprocessor, beside one for each request and KV head.
 MORE_PROGRAMS_PER_PROCESSOR = 4
-# A part's row of the plan, see `plan_decode_kernel`.
+# int32 numbers in a part's row of the plan. Five are used (`plan_decode_kernel`); 8 make 32 bytes. Kernels write the 8.
 PLAN_COLUMNS = 8
 # Parts that are joined at once.
 JOINED = 16
@@ -139,12 +140,13 @@ def plan_decode_kernel(
     tile: tl.constexpr,
     has_prefix: tl.constexpr,
 ):
-    """Cut contexts into parts of equal length, none longer than `all tokens / (most_parts - num_requests)`.
+    """Cut contexts into parts of equal length (a request's last may be shorter), none longer than
+    `all tokens / (most_parts - num_requests)`, counted in tiles and rounded up.
 
         a part's row     request, first token, end, parts of the request, index of the first of them
 
     So there are never more than `most_parts`: each request has one, and one more for every so many tokens. Rows that
-    are left over are empty. One program: what a request gets depends on all of them.
+    are left over get request -1. One program: what a request gets depends on all of them.
     """
     request = tl.arange(0, requests_padded)
     is_real = request < num_requests
@@ -280,7 +282,7 @@ def paged_decode_kernel(
     begin_early(early)
     wait_for_earlier(early)
     kv_head = tl.program_id(0)
-    own = tl.program_id(1)
+    own = tl.program_id(1)  # this program's part: a row of the plan
     num_kv_heads = tl.num_programs(0)
     num_heads = num_kv_heads * group
     request = tl.load(parts_ptr + own * 8)
@@ -343,6 +345,7 @@ def paged_decode_kernel(
         out_cell = request.to(tl.int64) * out_token_stride + cell
         tl.store(out_ptr + out_cell, result.to(out_ptr.dtype.element_ty), mask=is_cell)
     else:
+        # No guard as above: a part of several has tokens, so total is not 0.
         place = own.to(tl.int64) * num_heads + head  # (group_rows,)
         tl.store(partial_out_ptr + place[:, None] * head_dim + dim[None, :], acc * (1.0 / total)[:, None], mask=is_cell)
         tl.store(partial_lse_ptr + place, highest + tl.log2(total), mask=is_row)
@@ -398,7 +401,7 @@ def decode_tiling(head_dim: int, kv_itemsize: int, query_itemsize: int, is_crowd
     Args:
         head_dim, kv_itemsize, query_itemsize: Numbers of a head, and bytes of one. Numbers of 4 bytes are not for the
             matrix unit, and need registers: a smaller tile.
-        is_crowded: Whether programs are many times what the GPU holds. Then smaller tiles are 3 % faster on an H200.
+        is_crowded: Whether programs are many times what the GPU holds. Then smaller tiles were faster on an H200.
         most_stages: Tiles that may be held at once.
     """
     tokens = min(64, TILE_BYTES // (padded_size(head_dim) * max(kv_itemsize, 2)))
@@ -434,7 +437,7 @@ def plan_decode(
     requests, num_heads, head_dim = query.shape
     num_kv_heads, device = kv_cache.shape[3], query.device
     gpu = gpu_of(device)
-    programs = requests * num_kv_heads  # that no context is cut for
+    programs = requests * num_kv_heads  # if no context is cut
     is_crowded = programs >= 32 * gpu.processors
     tiling = decode_tiling(head_dim, kv_cache.dtype.itemsize, query.dtype.itemsize, is_crowded, gpu.stages)
     most_parts = most_parts or most_parts_for(requests, num_kv_heads, gpu.processors)

@@ -60,7 +60,7 @@ def sample_reference(
 
 @jit
 def bar_below(best):
-    """A number that no sum reaches which is as good as the best so far, however it was rounded."""
+    """A number so far below the best that no sum as good as the best falls below it, however it was rounded."""
     finite = tl.clamp(best, _LOWEST, -_LOWEST)
     return finite - (0.001 + tl.abs(finite) * _ROUNDING)
 

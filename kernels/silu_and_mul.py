@@ -38,6 +38,7 @@ def silu_and_mul_kernel(
 
     [ gate: tile 0 | tile 1 | ...      | up: tile 0 | tile 1 | ...     ]     program i takes tile i of both
     """
+    # When this kernel begins, and nothing that it computes: see early_launch.py, later in the course.
     begin_early(early)
     wait_for_earlier(early)
     row = tl.program_id(0).to(tl.int64)

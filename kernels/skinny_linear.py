@@ -2,8 +2,9 @@
 
     out[m, n] = sum_k x[m, k] * weight[n, k] + bias[n]          M rows, 1 to 64; weight (N, K) as checkpoints store it
 
-Each weight is read once and used M times. With 16-bit weights that is M multiplications a byte, where a GPU could do
-hundreds: only reading counts, and libraries made for large products leave half of the bandwidth unused here.
+Each weight is read once and used M times. With 16-bit weights that is M operations a byte (a multiplication and an
+addition for two bytes), where a GPU could do hundreds: only reading counts, and libraries made for large products leave
+half of the bandwidth unused here.
 
 Two kernels. Up to 4 rows: plain multiplications, one warp for a few rows of the weight, so that there are thousands of
 small programs with all their reads under way at once. From 5 rows on: the matrix unit, whose 16 columns x fits into.
