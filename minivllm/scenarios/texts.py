@@ -56,7 +56,7 @@ UTF8_SPLIT = Scenario(
             max_tokens=8,
             sampling={"logit_bias": _SMILE, "repetition_penalty": 1000.0, **GO_ON},
         ),
-        ScenarioRequest("R1", "从前有一座山", max_tokens=4, sampling=GO_ON),
+        ScenarioRequest("R1", "从前有一座山", max_tokens=4, sampling={"min_tokens": 4}),
     ),
     look_at=3,
     note=(
