@@ -29,12 +29,12 @@ STOP_STRINGS = Scenario(
     teaches="A stop string may span tokens, so the last characters wait until it is clear that they are not one.",
     engine=_ENGINE,
     requests=(
-        ScenarioRequest("R0", "The little dog was", max_tokens=40, sampling={"stop": ("bowl of soup",), **GO_ON}),
-        ScenarioRequest("R1", "The little dog was", max_tokens=12, sampling=GO_ON),
+        ScenarioRequest("R0", "One day, Lily", max_tokens=40, sampling={"stop": ("room. She knew",), **GO_ON}),
+        ScenarioRequest("R1", "One day, Lily", max_tokens=12, sampling=GO_ON),
     ),
     look_at=9,
     note=(
-        'Both say the same. R0 stops at "bowl of soup", 12 characters, so its caller always lacks the last 11: the '
+        'Both say the same. R0 stops at "room. She knew", 14 characters, so its caller always lacks the last 13: the '
         "stop string may begin there. When it is complete, it is cut off with all that follows, and the core is told "
         "to drop the request. R1, without a stop string, is sent every character at once."
     ),
@@ -56,7 +56,7 @@ UTF8_SPLIT = Scenario(
             max_tokens=8,
             sampling={"logit_bias": _SMILE, "repetition_penalty": 1000.0, **GO_ON},
         ),
-        ScenarioRequest("R1", "从前有一座山", max_tokens=4, sampling=GO_ON),
+        ScenarioRequest("R1", "从前有一座山", max_tokens=4, sampling={"min_tokens": 4}),
     ),
     look_at=3,
     note=(

@@ -167,15 +167,15 @@ def test_abort_in_flight_the_token_is_thrown_away_and_the_blocks_come_back() -> 
 
 def test_stop_strings_text_is_held_back_and_cut() -> None:
     held = [e.data["held"] for e in events("stop-strings", "output.text") if e.request == "R0"]
-    assert held[8] == "big bowl of"
-    assert max(map(len, held)) == len("bowl of soup") - 1
+    assert held[8] == "her room. She"
+    assert max(map(len, held)) == len("room. She knew") - 1
     assert not any(e.data["held"] for e in events("stop-strings", "output.text") if e.request == "R1")
     ends = {r["request"]: (r["finish_reason"], r["stop_reason"]) for r in plan_of("stop-strings")["requests"]}
-    assert ends == {"R0": ("stop", "bowl of soup"), "R1": ("length", None)}
+    assert ends == {"R0": ("stop", "room. She knew"), "R1": ("length", None)}
     [stopped] = iteration("stop-strings")["finished"]
-    assert (stopped["request"], stopped["reason"], stopped["stop_reason"]) == ("R0", "stop", "bowl of soup")
+    assert (stopped["request"], stopped["reason"], stopped["stop_reason"]) == ("R0", "stop", "room. She knew")
     text = next(r["text"] for r in plan_of("stop-strings")["requests"] if r["request"] == "R0")
-    assert text == " very hungry. He had a big "
+    assert text == " found a little key in her "
 
 
 def test_utf8_split_a_character_of_four_tokens_is_sent_when_it_is_whole() -> None:

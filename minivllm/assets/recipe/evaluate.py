@@ -29,8 +29,8 @@ PROMPTS = [
     '"Can you help me?" asked the mouse.',
     "<|user|>Tell me a story about a cat.<|assistant|>",
 ]
-NEW_TOKENS, SAMPLE_TOKENS, SAMPLES = 48, 256, 20
-TEMPERATURE, TOP_P, REPETITION_PENALTY = 0.7, 0.95, 1.1  # as generation_config.json recommends
+NEW_TOKENS, SAMPLE_TOKENS, SAMPLES = 48, 400, 20
+TEMPERATURE, TOP_P, REPETITION_PENALTY = 0.6, 0.95, 1.1  # as generation_config.json recommends
 LIMIT = 200
 
 

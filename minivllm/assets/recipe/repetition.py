@@ -34,9 +34,9 @@ BEGINNINGS = (
 RUN = 3
 SAMPLINGS = {
     "temperature 0": SamplingParams(temperature=0.0, max_tokens=160),
-    "temperature 0.7, top-p 0.95": SamplingParams(temperature=0.7, top_p=0.95, max_tokens=160, seed=0),
+    "temperature 0.6, top-p 0.95": SamplingParams(temperature=0.6, top_p=0.95, max_tokens=160, seed=0),
     "and repetition penalty 1.1": SamplingParams(
-        temperature=0.7, top_p=0.95, repetition_penalty=1.1, max_tokens=160, seed=0
+        temperature=0.6, top_p=0.95, repetition_penalty=1.1, max_tokens=160, seed=0
     ),
 }
 

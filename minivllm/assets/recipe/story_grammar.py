@@ -1,6 +1,6 @@
 """Owns the seeded story grammar: small plots with many variants, filled with people, animals and things that agree.
 
-The plots (plots_one.txt to plots_five.txt) and dialogues (dialogues.txt) are plain text in a tiny notation:
+The plots (plots_one.txt to plots_eleven.txt) and dialogues (dialogues.txt) are plain text in a tiny notation:
     [a|b|c]        one of the alternatives, nested as deep as one likes
     [a|b]:word     the same, and {word} repeats the choice later in the story
     {color}        a word from WORDS, chosen once a story, then always the same
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).parent
+PLOT_FILES = [f"plots_{x}.txt" for x in "one two three four five six seven eight nine ten eleven".split()]
 
 GIRLS = (
     "Lily Mia Anna Emma Zoe Nora Lucy Ella Ruby Rose Sara Amy Bella Clara Daisy Eva Fay Gia Hana Ida Jane Kate Lola Maya "
@@ -218,7 +219,7 @@ class Story:
 def load_plots() -> list[tuple[str, str, str]]:
     """All plots as (name, kind of hero, text)."""
     plots = []
-    for name in ("plots_one.txt", "plots_two.txt", "plots_three.txt", "plots_four.txt", "plots_five.txt"):
+    for name in PLOT_FILES:
         for part in re.split(r"^== ", (HERE / name).read_text(), flags=re.MULTILINE)[1:]:
             head, body = part.split("\n", 1)
             plot, kind = (x.strip() for x in head.split("|"))

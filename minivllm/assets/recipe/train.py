@@ -1,6 +1,6 @@
 """Owns the training of the model: a small Llama, trained on packed windows, saved in the Hugging Face layout.
 
-    python train.py --data data --out stories-5m --seconds 65
+    python train.py --data data --out stories-5m --seconds 160
 
 The stream is `<s> story </s> <s> story </s> ...` in a new order each epoch, each document as often as its weight says. Most
 steps see many short windows, every fourth step few long ones, so that short prompts and long contexts both work. Matrices
@@ -245,10 +245,10 @@ def save(model: Model, out: Path) -> None:
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     generation: dict = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": EOS, "do_sample": True}
     generation |= {
-        "temperature": 0.7,
+        "temperature": 0.6,
         "top_p": 0.95,
         "repetition_penalty": 1.1,
-    }  # without the penalty it repeats itself
+    }  # without the penalty it repeats itself; logits are divided later: `calibrate.py`
     (out / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
 
 
@@ -270,7 +270,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, help="holds tokenizer.json; the model is written beside it")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seconds", type=float, default=65.0)
+    parser.add_argument("--seconds", type=float, default=160.0)
     parser.add_argument("--tokens-per-step", type=int, default=131_072)
     parser.add_argument("--check", type=int, default=400, help="steps between two looks at the held-out stories")
     parser.add_argument("--check-late", type=int, default=100, help="the same after 60 % of the time")
