@@ -50,8 +50,14 @@ def normalize(params: SamplingParams) -> None:
     """Bring what means the same into one form."""
     for name in _NUMBERS:
         value = getattr(params, name)
-        if type(value) not in _PLAIN and isinstance(value, numbers.Real):  # NumPy's, which no message takes
-            plain: int | float = int(value) if isinstance(value, numbers.Integral) else float(value)
+        if type(value) is int:
+            if abs(value) >= _MAX_NUMBER:
+                raise ValueError(f"{name} must be a smaller number, got one of {value.bit_length()} bits")
+        elif type(value) not in _PLAIN and isinstance(value, numbers.Real):  # NumPy's, which no message takes
+            try:
+                plain: int | float = int(value) if isinstance(value, numbers.Integral) else float(value)
+            except OverflowError:
+                raise ValueError(f"{name} must be a number that a float can hold, got a larger one") from None
             msgspec.structs.force_setattr(params, name, plain)
     changes: dict[str, Any] = {}
     lists = {"stop_token_ids": (), "bad_words": (), "allowed_token_ids": None, "logprob_token_ids": None}
@@ -59,7 +65,7 @@ def normalize(params: SamplingParams) -> None:
         value = getattr(params, name)
         if value is None or isinstance(value, list | set | range):
             changes[name] = off if value is None else tuple(value)
-    if params.seed == -1:
+    if type(params.seed) is int and params.seed == -1:
         changes["seed"] = None
     for name in ("logprobs", "prompt_logprobs"):
         if getattr(params, name) is True:
@@ -134,7 +140,9 @@ def _check_token_lists(params: SamplingParams) -> None:
         raise ValueError(f"logit_bias must map token ids to numbers, got {bias!r:.80}")
     for token_id, value in (bias or {}).items():
         if not (_is_integer(token_id) and _is_number(value) and math.isfinite(value)):
-            raise ValueError(f"logit_bias must map token ids to finite numbers, got {token_id!r}: {value!r}")
+            is_large = isinstance(value, int) and abs(value) >= _MAX_NUMBER
+            shown = f"one of {int(value).bit_length()} bits" if is_large else f"{value!r:.60}"
+            raise ValueError(f"logit_bias must map token ids to finite numbers, got {token_id!r:.60}: {shown}")
 
 
 def _check_logprob_token_ids(params: SamplingParams) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -21,6 +23,11 @@ from minivllm.sampling_params import SamplingParams
         ({"temperature": 2.01}, "temperature must be in [0, 2], got 2.01"),
         ({"temperature": float("nan")}, "temperature must be in [0, 2], got nan"),
         ({"temperature": "hot"}, "temperature must be a number, got 'hot'"),
+        ({"temperature": Fraction(10**400)}, "temperature must be a number that a float can hold, got a larger one"),
+        ({"max_tokens": 10**5000}, "max_tokens must be a smaller number, got one of 16610 bits"),
+        ({"logit_bias": {1: 10**5000}}, "logit_bias must map token ids to finite numbers, got 1: one of 16610 bits"),
+        ({"seed": np.array([1, 2])}, "seed must be a whole number, got array([1, 2])"),
+        ({"seed": Decimal("sNaN")}, "seed must be a whole number, got Decimal('sNaN')"),
         ({"max_tokens": 2**31}, "max_tokens must be at most 2147483647, got 2147483648"),
         ({"max_tokens": None, "min_tokens": 2**40}, "min_tokens must be at most 2147483647, got 1099511627776"),
         ({"bad_words": ["x"] * 1025}, "bad_words must have at most 1024 words, got 1025"),
@@ -52,8 +59,8 @@ from minivllm.sampling_params import SamplingParams
         ({"bad_words": "word"}, "bad_words must be a list of texts that are not blank, got 'word'"),
         ({"logit_bias": {1: float("inf")}}, "logit_bias must map token ids to finite numbers, got 1: inf"),
         ({"logit_bias": {"1": 1.0}}, "logit_bias must map token ids to finite numbers, got '1': 1.0"),
-        ({"logit_bias": {1: 10**400}}, "logit_bias must map token ids to finite numbers, got 1: 1000"),
-        ({"repetition_penalty": 10**400}, "repetition_penalty must be a finite number above 0, got 1000"),
+        ({"logit_bias": {1: 10**400}}, "logit_bias must map token ids to finite numbers, got 1: one of 1329 bits"),
+        ({"repetition_penalty": 10**400}, "repetition_penalty must be a smaller number, got one of 1329 bits"),
         ({"repetition_detection": 5}, "repetition_detection must be RepetitionDetectionParams, got 5"),
         ({"logprob_token_ids": ["a"]}, "logprob_token_ids must be a list of token ids, got ('a',)"),
         ({"logprob_token_ids": range(129)}, "logprob_token_ids must have at most 128 ids, got 129"),

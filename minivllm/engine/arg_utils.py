@@ -79,6 +79,11 @@ class EngineArgs(FixedArgs):
     served_model_name: str | None = None
 
     def __post_init__(self) -> None:
+        if self.generation_config not in ("auto", "vllm"):
+            raise ValueError(
+                "generation_config must be 'auto' (sample as the model's files recommend) or 'vllm' (leave that out), "
+                f"got {self.generation_config!r:.80}"
+            )
         self.check_fixed()
 
     @classmethod

@@ -49,6 +49,13 @@ def test_a_file_of_prompts_joins_those_of_the_command_line(run: Run) -> None:
     assert documents[2]["prompt_token_ids"] == [1, 2, 3]
 
 
+def test_a_line_of_a_file_with_an_unknown_key_is_refused(run: Run) -> None:
+    Path("prompts.jsonl").write_text('{"prompt": "Once"}\n{"prompt": "Hi", "temprature": 5}\n', encoding="utf-8")
+    ended = run("generate", "--prompts", "prompts.jsonl")
+    assert ended.code == 1
+    assert "prompts.jsonl, line 2: unknown key 'temprature'; sampling is the same for all prompts" in ended.error
+
+
 def test_an_option_goes_before_the_same_in_the_json(run: Run) -> None:
     args = ("generate", "Once", "--sampling", '{"max_tokens": 9, "ignore_eos": true}', "--json")
     for more, count in (((), 9), (("--max-tokens", "2"), 2)):

@@ -226,6 +226,8 @@ def test_what_the_files_recommend_can_be_left_out_or_overruled(tiny_model: Path,
     assert defaults(override_generation_config={"top_k": 3}) == SamplingParams(temperature=0.25, top_k=3)
     with pytest.raises(ValueError, match=r"override_generation_config recommends .*: top_p must be in"):
         defaults(override_generation_config={"top_p": 3.0})
+    with pytest.raises(ValueError, match=r"generation_config must be 'auto' .* or 'vllm' .*, got '/nowhere'"):
+        defaults(generation_config="/nowhere")
 
 
 def test_a_block_releases_the_model_at_its_end(tiny_model: Path) -> None:

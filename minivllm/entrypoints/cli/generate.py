@@ -148,6 +148,9 @@ def read_stdin() -> str:
 
 def _prompt_of_line(line: str, where: str) -> Any:
     document = _parse(line, where)
+    unknown = sorted(set(document) - {"prompt", "prompt_token_ids"}) if isinstance(document, dict) else []
+    if unknown and len(unknown) < len(document):
+        raise ValueError(f"{where}: unknown key {unknown[0]!r}; sampling is the same for all prompts: use --sampling")
     if isinstance(document, dict) and "prompt" in document and "prompt_token_ids" in document:
         raise ValueError(f"{where}: it has both prompt and prompt_token_ids; leave one out")
     if isinstance(document, dict) and isinstance(document.get("prompt"), str):
