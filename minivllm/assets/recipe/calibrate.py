@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 
 import torch
+from evaluate import story_loss
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -25,14 +26,10 @@ def losses(folder: Path, stories: list[dict], divide_by: float) -> dict[str, flo
     model.model.norm.weight.data /= divide_by
     sums: dict[str, list[float]] = {}
     for story in stories:
-        ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(story["text"], add_special_tokens=False).input_ids,
-                             tokenizer.eos_token_id]])  # fmt: skip
-        with torch.inference_mode():
-            logits = model(input_ids=ids).logits[0, :-1]
-        each = torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none")
+        loss, count = story_loss(model, tokenizer, story["text"])
         total = sums.setdefault(story["kind"], [0.0, 0])
-        total[0] += float(each.sum())
-        total[1] += len(each)
+        total[0] += loss
+        total[1] += count
     return {kind: round(total / count, 4) for kind, (total, count) in sums.items()}
 
 

@@ -122,8 +122,9 @@ def check_row(
         # Of an edge that is hit as good as exactly, both sides are right: a token more or less, whatever it weighs.
         top_p = float(parameters.top_p[slot])
         assert top_p < 1, f"{what}: {int(differs.sum())} tokens differ"
+        probability = scores.double().masked_fill(~(kept | expected), float("-inf")).softmax(dim=-1)
+        off = probability[differs].sum()
         candidates = kept_reference(scores, slot, parameters._replace(top_p=torch.ones_like(parameters.top_p)))
-        probability = scores.double().masked_fill(~candidates, float("-inf")).softmax(dim=-1)
-        off, sure = probability[differs].sum(), probability[kept & expected].sum()
-        is_edge = differs.sum() == 1 and abs(sure - top_p) < 1e-6
+        held = scores.double().masked_fill(~candidates, float("-inf")).softmax(dim=-1)[kept & expected].sum()
+        is_edge = differs.sum() == 1 and abs(held - top_p) < 1e-6
         assert off < 1e-5 or is_edge, f"{what}: {int(differs.sum())} tokens differ, of {off:.1e} of the probability"
