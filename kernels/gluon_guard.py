@@ -22,6 +22,7 @@ __all__ = [
     "gluon_jit",
     "gluon_jit_for_any",
     "hopper",
+    "panels_in_boxes",
     "reinterpret",
     "tensor_in_boxes",
 ]
@@ -71,3 +72,22 @@ def tensor_in_boxes(tensor: torch.Tensor, rows: int, columns: int) -> Any:
 def _layout_of_box(rows: int, columns: int, dtype: torch.dtype) -> Any:
     """How a box lies in shared memory. To find out takes far longer than the rest of a launch: it is kept."""
     return gl.NVMMASharedLayout.get_default_for([rows, columns], getattr(gl, str(dtype).split(".")[-1]))
+
+
+def panels_in_boxes(tensor: torch.Tensor, rows: int, columns: int) -> Any:
+    """The same for boxes of whole rows, which come to lie in panels: (panels, rows, columns), one behind the other.
+
+    Args:
+        tensor: (any number of rows, panels * columns), bfloat16 or float16, contiguous.
+        rows: Of a box.
+        columns: Of a panel.
+    """
+    panels = tensor.shape[1] // columns
+    layout = _layout_of_panels(panels, rows, columns, tensor.dtype)
+    shape, strides = [panels, len(tensor), columns], [columns, tensor.stride(0), 1]
+    return TensorDescriptor(tensor, shape, strides, [panels, rows, columns], layout)
+
+
+@cache
+def _layout_of_panels(panels: int, rows: int, columns: int, dtype: torch.dtype) -> Any:
+    return gl.NVMMASharedLayout.get_default_for([panels, rows, columns], getattr(gl, str(dtype).split(".")[-1]))
