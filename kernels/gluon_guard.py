@@ -22,7 +22,7 @@ __all__ = [
     "gluon_jit",
     "gluon_jit_for_any",
     "hopper",
-    "panels_in_boxes",
+    "heads_in_boxes",
     "reinterpret",
     "tensor_in_boxes",
 ]
@@ -64,30 +64,25 @@ def tensor_in_boxes(tensor: torch.Tensor, rows: int, columns: int) -> Any:
         rows: Of a box.
         columns: Of a box.
     """
-    layout = _layout_of_box(rows, columns, tensor.dtype)
+    layout = _layout_of_boxes((rows, columns), tensor.dtype)
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [rows, columns], layout)
 
 
-@cache
-def _layout_of_box(rows: int, columns: int, dtype: torch.dtype) -> Any:
-    """How a box lies in shared memory. To find out takes far longer than the rest of a launch: it is kept."""
-    return gl.NVMMASharedLayout.get_default_for([rows, columns], getattr(gl, str(dtype).split(".")[-1]))
-
-
-def panels_in_boxes(tensor: torch.Tensor, rows: int, columns: int) -> Any:
-    """The same for boxes of whole rows, which come to lie in panels: (panels, rows, columns), one behind the other.
+def heads_in_boxes(tensor: torch.Tensor, rows: int, columns: int) -> Any:
+    """The same for boxes of all heads: (heads, rows, columns), one head behind the other.
 
     Args:
-        tensor: (any number of rows, panels * columns), bfloat16 or float16, contiguous.
+        tensor: (any number of rows, heads, any multiple of columns), bfloat16 or float16, contiguous.
         rows: Of a box.
-        columns: Of a panel.
+        columns: Of a box, from each head.
     """
-    panels = tensor.shape[1] // columns
-    layout = _layout_of_panels(panels, rows, columns, tensor.dtype)
-    shape, strides = [panels, len(tensor), columns], [columns, tensor.stride(0), 1]
-    return TensorDescriptor(tensor, shape, strides, [panels, rows, columns], layout)
+    (num_rows, heads, size), (row_stride, head_stride, _) = tensor.shape, tensor.stride()
+    layout = _layout_of_boxes((heads, rows, columns), tensor.dtype)
+    strides = [head_stride, row_stride, 1]
+    return TensorDescriptor(tensor, [heads, num_rows, size], strides, [heads, rows, columns], layout)
 
 
 @cache
-def _layout_of_panels(panels: int, rows: int, columns: int, dtype: torch.dtype) -> Any:
-    return gl.NVMMASharedLayout.get_default_for([panels, rows, columns], getattr(gl, str(dtype).split(".")[-1]))
+def _layout_of_boxes(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    """How a box lies in shared memory. To find out takes far longer than the rest of a launch: it is kept."""
+    return gl.NVMMASharedLayout.get_default_for(list(shape), getattr(gl, str(dtype).split(".")[-1]))

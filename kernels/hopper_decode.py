@@ -45,21 +45,28 @@ from minivllm.kernels.gluon_guard import (
     gluon_jit,
     gluon_jit_for_any,
     hopper,
-    panels_in_boxes,
+    heads_in_boxes,
     reinterpret,
 )
 from minivllm.kernels.launch import UNSCALED, KVScales, gpu_of
-from minivllm.kernels.triton_guard import jit_for_any, tl
+from minivllm.kernels.paged_decode import join_parts_kernel
+from minivllm.kernels.triton_guard import jit_for_any, next_power_of_2, tl
 
-# Tokens of a tile: what the matrix unit takes as the inner side of a product. Each page is whole tiles.
-TILE = 16
+# Tokens of a piece of a tile: what the matrix unit takes as the inner side of a product. Each page is whole pieces.
+PIECE = 16
 # Rows of a product: a group of query heads that share a KV head fills some of them.
 ROWS = 16
-CONSUMERS = 8
+# A warp has one KV head, and with fewer heads than warps one piece of a tile.
+CONSUMER_WARPS = 8
 # Columns of a panel: the 128 bytes in which shared memory is swizzled.
 PANEL = 64
-# Shared memory for tiles under way, of a multiprocessor's 227 KB.
-RING_BYTES = 192 * 1024
+# Shared memory for tiles under way, of a multiprocessor's 227 KB; less where warps must exchange what they have summed.
+RING_BYTES, SHARED_RING_BYTES = 192 * 1024, 160 * 1024
+# Of a thread: a multiprocessor's 65,536, shared by all threads, in multiples of 8. Threads are counted by 128, and the
+# producer's one warp as four.
+REGISTERS = 65536 // (32 * (CONSUMER_WARPS + 4)) // 8 * 8
+# The producer gives up its own for the consumers'.
+PRODUCER_REGISTERS = 40
 HEAD_DIMS = (64, 128)
 KV_HEADS = (2, 4, 8)
 BLOCK_SIZES = (16, 32, 64, 128)
@@ -68,6 +75,10 @@ RANGE_COLUMNS = 4
 # Few sizes of batches for which the plan's kernel is compiled.
 REQUESTS_PADDED = (64, 512, 4096, 32768)
 MOST_EARLY = 256
+# With as many requests or fewer, contexts have many parts, and a kernel of its own joins them.
+MOST_JOINED_APART = 32
+# Parts that it takes at once.
+JOINED = 16
 
 
 class RangesPlan(NamedTuple):
@@ -76,9 +87,10 @@ class RangesPlan(NamedTuple):
     Attributes:
         ranges: (ranges, RANGE_COLUMNS) int32.
         of_request: (requests, 2) int32, number of its first part, and how many it has.
-        arrived: (requests, num_kv_heads) int32, parts that are ready; 0 before and after each layer.
+        arrived: (requests,) int32, parts that are ready; 0 before and after each layer.
         partial_out: (ranges + requests, num_heads, head_dim) float32.
         partial_lse: (ranges + requests, num_heads) float32.
+        is_joined_apart: Whether a kernel of its own joins the parts.
         window: Of tokens that was planned for; 0 is all.
     """
 
@@ -87,10 +99,11 @@ class RangesPlan(NamedTuple):
     arrived: torch.Tensor
     partial_out: torch.Tensor
     partial_lse: torch.Tensor
+    is_joined_apart: bool
     window: int
 
 
-@jit_for_any("num_requests", "num_arrivals", "num_ranges")
+@jit_for_any("window", "num_requests", "num_ranges")
 def plan_ranges_kernel(
     ranges_ptr,
     of_request_ptr,
@@ -98,7 +111,6 @@ def plan_ranges_kernel(
     seq_lens_ptr,
     window,
     num_requests,
-    num_arrivals,
     num_ranges,
     requests_padded: tl.constexpr,
     tile: tl.constexpr,
@@ -134,9 +146,7 @@ def plan_ranges_kernel(
     for start in range(ranges, num_ranges, requests_padded):
         unused = start + request
         tl.store(ranges_ptr + unused * 4 + 2, 0, mask=unused < num_ranges)
-    for start in range(0, num_arrivals, requests_padded):
-        place = start + request
-        tl.store(arrived_ptr + place, 0, mask=place < num_arrivals)
+    tl.store(arrived_ptr + request, 0, mask=is_real)
 
 
 @gluon_jit
@@ -147,21 +157,42 @@ def tiles_of(seq_len, window, tile: gl.constexpr):
 
 
 @gluon_jit
+def find_rows(table_row_ptr, token, seq_len, pieces: gl.constexpr, piece: gl.constexpr, block_size: gl.constexpr):
+    """Which row of the cache each piece of a tile begins with. Behind the last page it is the last one again; a request
+    without tokens has none, and gets block 0."""
+    last = gl.maximum(seq_len - 1, 0)
+    rows = ()
+    for index in gl.static_range(pieces):
+        own = token + index * piece
+        page_id = gl.load(table_row_ptr + gl.minimum(own, last) // block_size, mask=seq_len > 0, other=0)
+        rows = rows + (page_id * block_size + own % block_size,)  # type: ignore[assignment]  # noqa: RUF005
+    return rows
+
+
+@gluon_jit
 def produce(
-    fetching,
-    ring: gl.constexpr,
-    rings: gl.constexpr,
+    key_desc,
+    value_desc,
+    key_tiles,
+    value_tiles,
+    ready,
+    done,
+    ranges_ptr,
+    seq_lens_ptr,
+    block_table_ptr,
+    table_stride,
+    window,
     stages: gl.constexpr,
-    tile: gl.constexpr,
+    panels: gl.constexpr,
+    panel_size: gl.constexpr,
+    pieces: gl.constexpr,
+    piece: gl.constexpr,
     tile_bytes: gl.constexpr,
     block_size: gl.constexpr,
 ):
     """Fetch all tiles of a range, as far ahead as there is room."""
-    (
-        key_desc, value_desc, key_tiles, value_tiles, ready, done, ranges_ptr, seq_lens_ptr, block_table_ptr,
-        table_stride, window,
-    ) = fetching  # fmt: skip
-    row_ptr = ranges_ptr + (gl.program_id(0) * rings + ring) * 4
+    tile: gl.constexpr = pieces * piece
+    row_ptr = ranges_ptr + gl.program_id(0) * 4
     request = gl.load(row_ptr)
     tile_index = gl.load(row_ptr + 1)
     left = gl.load(row_ptr + 2)
@@ -171,88 +202,129 @@ def produce(
         first, tiles = tiles_of(seq_len, window, tile)
         count = gl.minimum(tiles - tile_index, left)
         table_row_ptr = block_table_ptr + request.to(gl.int64) * table_stride
-        last_page = gl.maximum(seq_len - 1, 0) // block_size
         token = first + tile_index * tile
-        has_token = seq_len > 0  # a row of padding has no pages
-        page_id = gl.load(table_row_ptr + token // block_size, mask=has_token, other=0)
+        rows = find_rows(table_row_ptr, token, seq_len, pieces, piece, block_size)
         for _ in range(count):
-            row = page_id * block_size + token % block_size
             token += tile
-            # The next page's number comes while this tile waits for its buffer.
-            page = gl.minimum(token // block_size, last_page)
-            page_id = gl.load(table_row_ptr + page, mask=has_token, other=0)
+            # The next pages' numbers come while this tile waits for its buffer.
+            next_rows = find_rows(table_row_ptr, token, seq_len, pieces, piece, block_size)
             stage = fetched % stages
             # The first round waits for nobody: ^ 1 names the phase before.
-            slot = ring * stages + stage
-            hopper.mbarrier.wait(done.index(slot), (fetched // stages & 1) ^ 1)
-            bar = ready.index(slot)
+            hopper.mbarrier.wait(done.index(stage), (fetched // stages & 1) ^ 1)
+            bar = ready.index(stage)
             hopper.mbarrier.expect(bar, 2 * tile_bytes)
-            fetch_box(key_desc, [0, row, 0], bar, key_tiles.index(slot))
-            fetch_box(value_desc, [0, row, 0], bar, value_tiles.index(slot))
+            for panel in gl.static_range(panels):
+                for index in gl.static_range(pieces):
+                    box = (stage * panels + panel) * pieces + index
+                    fetch_box(key_desc, [0, rows[index], panel * panel_size], bar, key_tiles.index(box))
+            for panel in gl.static_range(panels):
+                for index in gl.static_range(pieces):
+                    box = (stage * panels + panel) * pieces + index
+                    fetch_box(value_desc, [0, rows[index], panel * panel_size], bar, value_tiles.index(box))
             fetched += 1
+            rows = next_rows
         left -= count
         request += 1
         tile_index = 0
 
 
 @gluon_jit
+def count_along(size: gl.constexpr, axis: gl.constexpr, layout: gl.constexpr):
+    """0 ... size - 1 along one axis of three."""
+    if axis == 0:
+        numbers = gl.arange(0, size, layout=gl.SliceLayout(1, gl.SliceLayout(2, layout)))
+        return gl.expand_dims(gl.expand_dims(numbers, 1), 2)
+    elif axis == 1:
+        numbers = gl.arange(0, size, layout=gl.SliceLayout(0, gl.SliceLayout(2, layout)))
+        return gl.expand_dims(gl.expand_dims(numbers, 0), 2)
+    else:
+        numbers = gl.arange(0, size, layout=gl.SliceLayout(0, gl.SliceLayout(1, layout)))
+        return gl.expand_dims(gl.expand_dims(numbers, 0), 1)
+
+
+@gluon_jit
+def sum_pieces(numbers, pieces: gl.constexpr, layout: gl.constexpr):
+    """(pieces * heads, rows, columns) -> (heads, rows, columns)"""
+    heads: gl.constexpr = numbers.shape[0] // pieces
+    parts = gl.reshape(numbers, [pieces, heads, numbers.shape[1], numbers.shape[2]])
+    return gl.convert_layout(gl.sum(parts, 0), layout)
+
+
+@gluon_jit
 def consume(
-    used,
-    consumer: gl.constexpr,
+    out_ptr,
+    partial_out_ptr,
+    partial_lse_ptr,
+    arrived_ptr,
+    query_ptr,
+    key_tiles,
+    value_tiles,
+    ready,
+    done,
+    ranges_ptr,
+    of_request_ptr,
+    seq_lens_ptr,
+    score_scale,
+    value_scale,
+    window,
+    query_token_stride,
+    out_token_stride,
     num_kv_heads: gl.constexpr,
     group: gl.constexpr,
+    heads_padded: gl.constexpr,
     head_dim: gl.constexpr,
-    rings: gl.constexpr,
     stages: gl.constexpr,
-    tile: gl.constexpr,
-    rows: gl.constexpr,
+    panels: gl.constexpr,
     panel_size: gl.constexpr,
+    pieces: gl.constexpr,
+    piece: gl.constexpr,
+    rows: gl.constexpr,
     is_joined_apart: gl.constexpr,
 ):
-    """Attention of all query heads of one KV head to one range.
+    """Attention of all query heads to one range.
 
-    query (rows, head_dim) @ keys^T (head_dim, tile)  ->  scores (rows, tile)  ->  weights @ values  ->  acc (rows, head_dim)
+    query (warps, rows, head_dim) @ keys^T  ->  scores (warps, rows, piece)  ->  weights @ values  ->  acc (warps, rows, head_dim)
 
-    in panels of 64 dimensions: one or two.
+    A warp has one KV head and one piece of a tile. Dimensions come in panels of 64: one or two.
     """
-    (
-        out_ptr, partial_out_ptr, partial_lse_ptr, arrived_ptr, query_ptr, key_tiles, value_tiles, ready, done,
-        ranges_ptr, of_request_ptr, seq_lens_ptr, score_scale, value_scale, window, query_token_stride,
-        out_token_stride,
-    ) = used  # fmt: skip
-    ring: gl.constexpr = consumer // num_kv_heads
-    kv_head: gl.constexpr = consumer % num_kv_heads
-    panels: gl.constexpr = head_dim // panel_size
+    warps: gl.constexpr = num_kv_heads * pieces
+    tile: gl.constexpr = pieces * piece
     num_heads: gl.constexpr = num_kv_heads * group
     dtype: gl.constexpr = query_ptr.dtype.element_ty
-    # One warp: 16 rows of products of 16 x 8.
-    of_acc: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [1, 1], [16, 8])
+    # Each warp a product of its own, of 16 x 8 at a time.
+    of_acc: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [warps, 1, 1], [1, 16, 8])
     of_left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=of_acc, k_width=2)
     of_right: gl.constexpr = gl.DotOperandLayout(operand_index=1, parent=of_acc, k_width=2)
-    of_panel: gl.constexpr = gl.NVMMASharedLayout.get_default_for([tile, panel_size], dtype)
-    boxes: gl.constexpr = rings * stages * num_kv_heads * panels
-    keys = reinterpret(key_tiles, key_tiles.dtype, [boxes, tile, panel_size], of_panel)
-    values = reinterpret(value_tiles, value_tiles.dtype, [boxes, tile, panel_size], of_panel)
+    of_row: gl.constexpr = gl.SliceLayout(2, of_acc)
+    of_tile: gl.constexpr = gl.NVMMASharedLayout.get_default_for([warps, piece, panel_size], dtype)
+    keys = reinterpret(key_tiles, key_tiles.dtype, [stages * panels, warps, piece, panel_size], of_tile)
+    values = reinterpret(value_tiles, value_tiles.dtype, [stages * panels, warps, piece, panel_size], of_tile)
+    # Where an output stands, when the pieces of a tile have been joined.
+    of_end: gl.constexpr = (
+        of_acc if pieces == 1 else gl.BlockedLayout([1, 1, 4], [1, 2, 16], [num_kv_heads, pieces, 1], [2, 1, 0])
+    )
+    # And all heads of a request, when its parts are joined.
+    of_join: gl.constexpr = gl.BlockedLayout([1, 4], [128 // head_dim, head_dim // 4], [warps, 1], [1, 0])
 
-    query_row = gl.arange(0, rows, layout=gl.SliceLayout(1, of_left))
-    query_column = gl.arange(0, panel_size, layout=gl.SliceLayout(0, of_left))
-    query_cell = gl.expand_dims((kv_head * group + query_row) * head_dim, 1) + gl.expand_dims(query_column, 0)
-    is_query = gl.expand_dims(query_row < group, 1) & gl.expand_dims(query_column < panel_size, 0)
-    row = gl.arange(0, rows, layout=gl.SliceLayout(1, of_acc))
-    column = gl.arange(0, panel_size, layout=gl.SliceLayout(0, of_acc))
-    lane = gl.arange(0, tile, layout=gl.SliceLayout(0, of_acc))
-    is_row = row < group
-    is_cell = gl.expand_dims(is_row, 1) & gl.expand_dims(column < panel_size, 0)
-    head = kv_head * group + row
-    cell = gl.expand_dims(head * head_dim, 1) + gl.expand_dims(column, 0)
-    no_scores = gl.zeros([rows, tile], gl.float32, of_acc)
+    query_row = count_along(rows, 1, of_left)
+    query_head = count_along(warps, 0, of_left) % num_kv_heads * group + query_row
+    query_cell = query_head * head_dim + count_along(panel_size, 2, of_left)
+    is_query = (query_row < group) & (query_cell >= 0)
+    own_token = count_along(warps, 0, of_acc) // num_kv_heads * piece + count_along(piece, 2, of_acc)  # (warps, 1, piece)
+    end_row = count_along(rows, 1, of_end)
+    end_head = count_along(num_kv_heads, 0, of_end) * group + end_row  # (heads, rows, 1)
+    cell = end_head * head_dim + count_along(panel_size, 2, of_end)
+    is_cell = (end_row < group) & (cell >= 0)
+    no_scores = gl.zeros([warps, rows, piece], gl.float32, of_acc)
+    # Not -inf: a row of padding sees nothing.
+    lowest = gl.full([warps, rows], -1.0e30, gl.float32, of_row)
 
-    index = gl.program_id(0) * rings + ring
+    index = gl.program_id(0)
     row_ptr = ranges_ptr + index * 4
     request = gl.load(row_ptr)
     tile_index = gl.load(row_ptr + 1)
     left = gl.load(row_ptr + 2)
-    taken = left * 0
+    used = left * 0
     while left > 0:
         seq_len = gl.load(seq_lens_ptr + request)
         request_query_ptr = query_ptr + request.to(gl.int64) * query_token_stride
@@ -263,42 +335,53 @@ def consume(
         count = gl.minimum(tiles - tile_index, left)
         seen_from = gl.where(window > 0, seq_len - window, 0)
         token = first + tile_index * tile
-        # Not -inf: a row of padding sees nothing.
-        highest = gl.full([rows], -1.0e30, gl.float32, gl.SliceLayout(1, of_acc))
-        total = gl.zeros([rows], gl.float32, gl.SliceLayout(1, of_acc))
-        acc_0 = gl.zeros([rows, panel_size], gl.float32, of_acc)
+        highest = lowest
+        total = gl.zeros([warps, rows], gl.float32, of_row)
+        acc_0 = gl.zeros([warps, rows, panel_size], gl.float32, of_acc)
         acc_1 = acc_0
         for _ in range(count):
-            slot = ring * stages + taken % stages
-            hopper.mbarrier.wait(ready.index(slot), taken // stages & 1)
-            taken += 1
-            box = (slot * num_kv_heads + kv_head) * panels
-            key = keys.index(box).permute((1, 0)).load(of_right)
+            stage = used % stages
+            hopper.mbarrier.wait(ready.index(stage), used // stages & 1)
+            used += 1
+            key = keys.index(stage * panels).permute((0, 2, 1)).load(of_right)
             scores = hopper.mma_v2(query_0, key, no_scores)
             if panels == 2:
-                key = keys.index(box + 1).permute((1, 0)).load(of_right)
+                key = keys.index(stage * panels + 1).permute((0, 2, 1)).load(of_right)
                 scores = hopper.mma_v2(query_1, key, scores)
-            value_0 = values.index(box).load(of_right)
+            value_0 = values.index(stage * panels).load(of_right)
             if panels == 2:
-                value_1 = values.index(box + 1).load(of_right)
-            barrier_of_threads()  # all threads have read before one says so
-            hopper.mbarrier.arrive(done.index(slot), count=1)
-            is_seen = (token + lane < seq_len) & (token + lane >= seen_from)
-            scores = gl.where(gl.expand_dims(is_seen, 0), scores * score_scale, float("-inf"))
+                value_1 = values.index(stage * panels + 1).load(of_right)
+            barrier_of_threads()  # all have read before one says so
+            hopper.mbarrier.arrive(done.index(stage), count=1)
+            is_seen = (token + own_token < seq_len) & (token + own_token >= seen_from)
+            scores = gl.where(is_seen, scores * score_scale, float("-inf"))
             token += tile
-            new = gl.maximum(highest, gl.max(scores, 1))
+            new = gl.maximum(highest, gl.max(scores, 2))
             shrink = gl.exp2(highest - new)
-            weights = gl.exp2(scores - gl.expand_dims(new, 1))
-            total = total * shrink + gl.sum(weights, 1)
+            weights = gl.exp2(scores - gl.expand_dims(new, 2))
+            total = total * shrink + gl.sum(weights, 2)
             highest = new
             weights_16 = gl.convert_layout(weights.to(dtype), of_left)
-            acc_0 = hopper.mma_v2(weights_16, value_0, acc_0 * gl.expand_dims(shrink, 1))
+            acc_0 = hopper.mma_v2(weights_16, value_0, acc_0 * gl.expand_dims(shrink, 2))
             if panels == 2:
-                acc_1 = hopper.mma_v2(weights_16, value_1, acc_1 * gl.expand_dims(shrink, 1))
+                acc_1 = hopper.mma_v2(weights_16, value_1, acc_1 * gl.expand_dims(shrink, 2))
 
-        scale = gl.expand_dims(value_scale / gl.where(total == 0.0, 1.0, total), 1)
+        total_3 = gl.expand_dims(total, 2)
+        highest_3 = gl.expand_dims(highest, 2)
+        if pieces > 1:
+            every = gl.reshape(highest, [pieces, num_kv_heads, rows])
+            every_top = gl.max(every, 0)  # (heads, rows)
+            every, tops = gl.broadcast(every, gl.expand_dims(every_top, 0))
+            top = gl.convert_layout(gl.reshape(tops, [warps, rows]), of_row)
+            shrink = gl.expand_dims(gl.exp2(highest - top), 2)
+            total_3 = sum_pieces(total_3 * shrink, pieces, of_end)
+            acc_0 = sum_pieces(acc_0 * shrink, pieces, of_end)
+            if panels == 2:
+                acc_1 = sum_pieces(acc_1 * shrink, pieces, of_end)
+            highest_3 = gl.expand_dims(gl.convert_layout(every_top, gl.SliceLayout(2, of_end)), 2)
+        scale = value_scale / gl.where(total_3 == 0.0, 1.0, total_3)
         acc_0 = acc_0 * scale
-        acc_1 = acc_1 * scale
+        acc_1 = acc_1 * scale if panels == 2 else acc_0
         request_out_ptr = out_ptr + request.to(gl.int64) * out_token_stride
         if count == tiles:
             gl.store(request_out_ptr + cell, acc_0.to(dtype), mask=is_cell)
@@ -309,44 +392,62 @@ def consume(
             gl.store(partial_out_ptr + part * head_dim + cell, acc_0, mask=is_cell)
             if panels == 2:
                 gl.store(partial_out_ptr + part * head_dim + panel_size + cell, acc_1, mask=is_cell)
-            gl.store(partial_lse_ptr + part + head, highest + gl.log2(total), mask=is_row)
+            gl.store(partial_lse_ptr + part + end_head, highest_3 + gl.log2(total_3), mask=end_row < group)
             if not is_joined_apart:
-                barrier_of_threads()  # all threads have written before one says so
-                counter_ptr = arrived_ptr + request * num_kv_heads + kv_head
-                ticket = gl.atomic_add(counter_ptr, 1, sem="acq_rel")
+                barrier_of_threads()  # all have written before one says so
+                ticket = gl.atomic_add(arrived_ptr + request, 1, sem="acq_rel")
                 parts = gl.load(of_request_ptr + request * 2 + 1)
                 if ticket == parts - 1:  # all others are ready
-                    gl.atomic_xchg(counter_ptr, 0, sem="relaxed")
+                    gl.atomic_xchg(arrived_ptr + request, 0, sem="relaxed")
                     barrier_of_threads()
-                    place = gl.load(of_request_ptr + request * 2).to(gl.int64) * num_heads
-                    highest = gl.full([rows], -1.0e30, gl.float32, gl.SliceLayout(1, of_acc))
-                    total = gl.zeros([rows], gl.float32, gl.SliceLayout(1, of_acc))
-                    acc_0 = gl.zeros([rows, panel_size], gl.float32, of_acc)
-                    acc_1 = acc_0
-                    for _ in range(parts):
-                        lse = gl.load(partial_lse_ptr + place + head, mask=is_row, other=0.0, cache_modifier=".cg")
-                        part_ptr = partial_out_ptr + place * head_dim
-                        part_0 = gl.load(part_ptr + cell, mask=is_cell, other=0.0, cache_modifier=".cg")
-                        if panels == 2:
-                            part_1 = gl.load(part_ptr + panel_size + cell, mask=is_cell, other=0.0, cache_modifier=".cg")
-                        new = gl.maximum(highest, lse)
-                        shrink, weight = gl.exp2(highest - new), gl.exp2(lse - new)
-                        total = total * shrink + weight
-                        highest = new
-                        acc_0 = acc_0 * gl.expand_dims(shrink, 1) + part_0 * gl.expand_dims(weight, 1)
-                        if panels == 2:
-                            acc_1 = acc_1 * gl.expand_dims(shrink, 1) + part_1 * gl.expand_dims(weight, 1)
-                        place += num_heads
-                    scale = gl.expand_dims(1.0 / total, 1)
-                    gl.store(request_out_ptr + cell, (acc_0 * scale).to(dtype), mask=is_cell)
-                    if panels == 2:
-                        gl.store(request_out_ptr + panel_size + cell, (acc_1 * scale).to(dtype), mask=is_cell)
+                    first_part = gl.load(of_request_ptr + request * 2)
+                    join(
+                        request_out_ptr, partial_out_ptr, partial_lse_ptr, first_part, parts, num_heads, heads_padded,
+                        head_dim, dtype, of_join,
+                    )  # fmt: skip
         left -= count
         request += 1
         tile_index = 0
 
 
-@gluon_jit_for_any("table_stride")
+@gluon_jit
+def join(
+    request_out_ptr,
+    partial_out_ptr,
+    partial_lse_ptr,
+    first_part,
+    parts,
+    num_heads: gl.constexpr,
+    heads_padded: gl.constexpr,
+    head_dim: gl.constexpr,
+    dtype: gl.constexpr,
+    layout: gl.constexpr,
+):
+    """Join the parts of a request, in the order of its tokens. They are read past the first-level cache, which may hold
+    what stood there in another layer."""
+    head = gl.arange(0, heads_padded, layout=gl.SliceLayout(1, layout))
+    dim = gl.arange(0, head_dim, layout=gl.SliceLayout(0, layout))
+    is_head = head < num_heads
+    cell = gl.expand_dims(head * head_dim, 1) + gl.expand_dims(dim, 0)
+    is_cell = gl.expand_dims(is_head, 1) & (cell >= 0)
+    highest = gl.full([heads_padded], -1.0e30, gl.float32, gl.SliceLayout(1, layout))
+    total = gl.zeros([heads_padded], gl.float32, gl.SliceLayout(1, layout))
+    acc = gl.zeros([heads_padded, head_dim], gl.float32, layout)
+    place = first_part.to(gl.int64) * num_heads
+    for _ in range(parts):
+        lse = gl.load(partial_lse_ptr + place + head, mask=is_head, other=0.0, cache_modifier=".cg")
+        outputs = gl.load(partial_out_ptr + place * head_dim + cell, mask=is_cell, other=0.0, cache_modifier=".cg")
+        new = gl.maximum(highest, lse)
+        shrink = gl.exp2(highest - new)
+        weight = gl.exp2(lse - new)
+        total = total * shrink + weight
+        acc = acc * gl.expand_dims(shrink, 1) + outputs * gl.expand_dims(weight, 1)
+        highest = new
+        place += num_heads
+    gl.store(request_out_ptr + cell, (acc * gl.expand_dims(1.0 / total, 1)).to(dtype), mask=is_cell)
+
+
+@gluon_jit_for_any("table_stride", "window", "query_token_stride", "out_token_stride")
 def hopper_decode_kernel(
     out_ptr,
     partial_out_ptr,
@@ -367,110 +468,70 @@ def hopper_decode_kernel(
     table_stride,
     num_kv_heads: gl.constexpr,
     group: gl.constexpr,
+    heads_padded: gl.constexpr,
     head_dim: gl.constexpr,
-    rings: gl.constexpr,
     stages: gl.constexpr,
-    tile: gl.constexpr,
-    rows: gl.constexpr,
+    panels: gl.constexpr,
     panel_size: gl.constexpr,
+    pieces: gl.constexpr,
+    piece: gl.constexpr,
+    rows: gl.constexpr,
     block_size: gl.constexpr,
     is_joined_apart: gl.constexpr,
     registers: gl.constexpr,
     early: gl.constexpr,
 ):
-    """Set up buffers and barriers, and set the groups of warps to work."""
+    """Set up buffers and barriers, and set the two groups of warps to work."""
     begin_early(early)
     dtype: gl.constexpr = key_desc.dtype
-    panels: gl.constexpr = num_kv_heads * head_dim // panel_size
-    key_tiles = gl.allocate_shared_memory(dtype, [rings * stages, panels, tile, panel_size], key_desc.layout)
-    value_tiles = gl.allocate_shared_memory(dtype, [rings * stages, panels, tile, panel_size], key_desc.layout)
+    boxes: gl.constexpr = stages * panels * pieces
+    key_tiles = gl.allocate_shared_memory(dtype, [boxes, num_kv_heads, piece, panel_size], key_desc.layout)
+    value_tiles = gl.allocate_shared_memory(dtype, [boxes, num_kv_heads, piece, panel_size], key_desc.layout)
     # `ready`: the copy engine has filled a buffer. `done`: all consumers have read it.
     of_barrier: gl.constexpr = hopper.mbarrier.MBarrierLayout()
-    ready = gl.allocate_shared_memory(gl.int64, [rings * stages, 1], of_barrier)
-    done = gl.allocate_shared_memory(gl.int64, [rings * stages, 1], of_barrier)
-    for slot in gl.static_range(rings * stages):
-        hopper.mbarrier.init(ready.index(slot), count=1)
-        hopper.mbarrier.init(done.index(slot), count=num_kv_heads)
+    ready = gl.allocate_shared_memory(gl.int64, [stages, 1], of_barrier)
+    done = gl.allocate_shared_memory(gl.int64, [stages, 1], of_barrier)
+    for stage in gl.static_range(stages):
+        hopper.mbarrier.init(ready.index(stage), count=1)
+        hopper.mbarrier.init(done.index(stage), count=1)
     hopper.fence_async_shared()
     wait_for_earlier(early)
 
-    tile_bytes: gl.constexpr = tile * num_kv_heads * head_dim * 2
-    fetching = (
-        key_desc, value_desc, key_tiles, value_tiles, ready, done, ranges_ptr, seq_lens_ptr, block_table_ptr,
-        table_stride, window,
+    tile_bytes: gl.constexpr = pieces * piece * num_kv_heads * head_dim * 2
+    gl.warp_specialize(
+        [
+            (
+                consume,
+                (
+                    out_ptr, partial_out_ptr, partial_lse_ptr, arrived_ptr, query_ptr, key_tiles, value_tiles, ready,
+                    done, ranges_ptr, of_request_ptr, seq_lens_ptr, score_scale, value_scale, window,
+                    query_token_stride, out_token_stride, num_kv_heads, group, heads_padded, head_dim, stages, panels,
+                    panel_size, pieces, piece, rows, is_joined_apart,
+                ),
+            ),
+            (
+                produce,
+                (
+                    key_desc, value_desc, key_tiles, value_tiles, ready, done, ranges_ptr, seq_lens_ptr,
+                    block_table_ptr, table_stride, window, stages, panels, panel_size, pieces, piece, tile_bytes,
+                    block_size,
+                ),
+            ),
+        ],
+        [1],
+        [registers],
     )  # fmt: skip
-    used = (
-        out_ptr, partial_out_ptr, partial_lse_ptr, arrived_ptr, query_ptr, key_tiles, value_tiles, ready, done,
-        ranges_ptr, of_request_ptr, seq_lens_ptr, score_scale, value_scale, window, query_token_stride,
-        out_token_stride,
-    )  # fmt: skip
-    # Behind the groups: warps and registers of all but the first, which is the 4 warps that are there already.
-    if rings == 1:
-        gl.warp_specialize(
-            [
-                (produce, (fetching, 0, rings, stages, tile, tile_bytes, block_size)),
-                (consume, (used, 0, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 1, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 2, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 3, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 4, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 5, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 6, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 7, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-            ],
-            [1, 1, 1, 1, 1, 1, 1, 1],
-            [registers, registers, registers, registers, registers, registers, registers, registers],
-        )
-    elif rings == 2:
-        gl.warp_specialize(
-            [
-                (produce, (fetching, 0, rings, stages, tile, tile_bytes, block_size)),
-                (produce, (fetching, 1, rings, stages, tile, tile_bytes, block_size)),
-                (consume, (used, 0, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 1, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 2, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 3, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 4, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 5, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 6, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 7, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-            ],
-            [1, 1, 1, 1, 1, 1, 1, 1, 1],
-            [registers, registers, registers, registers, registers, registers, registers, registers, registers],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (produce, (fetching, 0, rings, stages, tile, tile_bytes, block_size)),
-                (produce, (fetching, 1, rings, stages, tile, tile_bytes, block_size)),
-                (produce, (fetching, 2, rings, stages, tile, tile_bytes, block_size)),
-                (produce, (fetching, 3, rings, stages, tile, tile_bytes, block_size)),
-                (consume, (used, 0, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 1, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 2, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 3, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 4, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 5, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 6, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-                (consume, (used, 7, num_kv_heads, group, head_dim, rings, stages, tile, rows, panel_size, is_joined_apart)),
-            ],
-            [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
-            [
-                registers, registers, registers, registers, registers, registers, registers, registers, registers,
-                registers, registers,
-            ],
-        )  # fmt: skip
 
 
-def stages_for(head_dim: int) -> int:
-    """Tiles that a ring holds."""
-    return RING_BYTES // (CONSUMERS * TILE * head_dim * 4)
+def pieces_of(num_kv_heads: int) -> int:
+    """Pieces of a tile: so many that all warps have one of a head."""
+    return CONSUMER_WARPS // num_kv_heads
 
 
-def registers_for(rings: int) -> int:
-    """Of a thread: a multiprocessor's 65,536, shared by all threads, which are counted by 128, in multiples of 8."""
-    warps = 4 + rings - 1 + CONSUMERS
-    return 65536 // (-(-warps // 4) * 128) // 8 * 8
+def stages_for(num_kv_heads: int, head_dim: int) -> int:
+    """Tiles that are under way at a time."""
+    bytes_of_all = RING_BYTES if pieces_of(num_kv_heads) == 1 else SHARED_RING_BYTES
+    return bytes_of_all // (CONSUMER_WARPS * PIECE * head_dim * 2 * 2)
 
 
 def is_for(query: torch.Tensor, kv_cache: torch.Tensor) -> bool:
@@ -505,14 +566,14 @@ def plan_ranges(
         query, kv_cache, seq_lens, window: As of `paged_decode`.
     """
     requests, num_heads, head_dim = query.shape
-    num_kv_heads, device = kv_cache.shape[3], query.device
-    num_ranges = gpu_of(device).processors * (CONSUMERS // num_kv_heads)
+    num_ranges, device = gpu_of(query.device).processors, query.device
     plan = RangesPlan(
         torch.empty((num_ranges, RANGE_COLUMNS), dtype=torch.int32, device=device),
         torch.empty((requests, 2), dtype=torch.int32, device=device),
-        torch.empty((requests, num_kv_heads), dtype=torch.int32, device=device),
+        torch.empty(requests, dtype=torch.int32, device=device),
         torch.empty((num_ranges + requests, num_heads, head_dim), dtype=torch.float32, device=device),
         torch.empty((num_ranges + requests, num_heads), dtype=torch.float32, device=device),
+        requests <= MOST_JOINED_APART,
         0 if window is None else window,
     )
     requests_padded = next(size for size in REQUESTS_PADDED if size >= requests)
@@ -523,10 +584,9 @@ def plan_ranges(
         seq_lens,
         plan.window,
         requests,
-        plan.arrived.numel(),
         num_ranges,
         requests_padded=requests_padded,
-        tile=TILE,
+        tile=PIECE * pieces_of(kv_cache.shape[3]),
         num_warps=4 if requests_padded <= 512 else 16,
     )
     return plan
@@ -550,11 +610,8 @@ def hopper_decode(
     requests, num_heads, head_dim = query.shape
     block_size, num_kv_heads = kv_cache.shape[2:4]
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device) if out is None else out
-    rings = CONSUMERS // num_kv_heads
-    programs = len(plan.ranges) // rings
-    registers = registers_for(rings)
-    key, value = (cache.view(-1, num_kv_heads * head_dim) for cache in (kv_cache[0], kv_cache[1]))
-    hopper_decode_kernel[(programs,)](
+    key, value = (cache.flatten(0, 1) for cache in (kv_cache[0], kv_cache[1]))
+    hopper_decode_kernel[(len(plan.ranges),)](
         out,
         plan.partial_out,
         plan.partial_lse,
@@ -562,8 +619,8 @@ def hopper_decode(
         plan.ranges,
         plan.of_request,
         query,
-        panels_in_boxes(key, TILE, PANEL),
-        panels_in_boxes(value, TILE, PANEL),
+        heads_in_boxes(key, PIECE, PANEL),
+        heads_in_boxes(value, PIECE, PANEL),
         block_table,
         seq_lens,
         scales.score_scale(head_dim),
@@ -574,17 +631,36 @@ def hopper_decode(
         block_table.stride(0),
         num_kv_heads=num_kv_heads,
         group=num_heads // num_kv_heads,
+        heads_padded=next_power_of_2(num_heads),
         head_dim=head_dim,
-        rings=rings,
-        stages=stages_for(head_dim),
-        tile=TILE,
-        rows=ROWS,
+        stages=stages_for(num_kv_heads, head_dim),
+        panels=head_dim // PANEL,
         panel_size=PANEL,
+        pieces=pieces_of(num_kv_heads),
+        piece=PIECE,
+        rows=ROWS,
         block_size=block_size,
-        is_joined_apart=False,
-        registers=registers,
-        num_warps=4,
-        maxnreg=registers,
+        is_joined_apart=plan.is_joined_apart,
+        registers=PRODUCER_REGISTERS,
+        num_warps=CONSUMER_WARPS,
+        maxnreg=REGISTERS,
         **early_launch(query.device, requests, AFTER_ITS_WAIT, MOST_EARLY),
     )
+    if plan.is_joined_apart:
+        join_parts_kernel[(num_heads, requests)](
+            out,
+            plan.partial_out,
+            plan.partial_lse,
+            plan.of_request,
+            plan.partial_out,
+            plan.partial_lse,
+            out.stride(0),
+            head_dim=head_dim,
+            dim_padded=head_dim,
+            prefix_splits=0,
+            prefix_padded=1,
+            joined=JOINED,
+            num_warps=1,
+            **early_launch(query.device, requests, AFTER_ITS_WAIT, MOST_EARLY),
+        )
     return out
