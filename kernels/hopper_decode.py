@@ -46,32 +46,30 @@ from minivllm.kernels.gluon_guard import (
     gluon_jit_for_any,
     hopper,
     heads_in_boxes,
-    reinterpret,
 )
 from minivllm.kernels.launch import UNSCALED, KVScales, gpu_of
 from minivllm.kernels.paged_decode import join_parts_kernel
 from minivllm.kernels.triton_guard import jit_for_any, next_power_of_2, tl
 
-# Tokens of a piece of a tile: what the matrix unit takes as the inner side of a product. Each page is whole pieces.
-PIECE = 16
+# Tokens of a tile: what the matrix unit takes as the inner side of a product. Each page is whole tiles.
+TILE = 16
 # Rows of a product: a group of query heads that share a KV head fills some of them.
 ROWS = 16
-# A warp has one KV head, and with fewer heads than warps one piece of a tile.
-CONSUMER_WARPS = 8
+# One warp each.
+KV_HEADS = 8
 # Columns of a panel: the 128 bytes in which shared memory is swizzled.
 PANEL = 64
-# Shared memory for tiles under way, of a multiprocessor's 227 KB; less where warps must exchange what they have summed.
-RING_BYTES, SHARED_RING_BYTES = 192 * 1024, 160 * 1024
+# Shared memory for tiles under way, of a multiprocessor's 227 KB.
+RING_BYTES = 192 * 1024
 # Of a thread: a multiprocessor's 65,536, shared by all threads, in multiples of 8. Threads are counted by 128, and the
 # producer's one warp as four.
-REGISTERS = 65536 // (32 * (CONSUMER_WARPS + 4)) // 8 * 8
+REGISTERS = 65536 // (32 * (KV_HEADS + 4)) // 8 * 8
 # The producer gives up its own for the consumers'.
 PRODUCER_REGISTERS = 40
 HEAD_DIMS = (64, 128)
-KV_HEADS = (2, 4, 8)
 BLOCK_SIZES = (16, 32, 64, 128)
-# int32 numbers in a range's row of the plan: its first request, the tile of it, tiles; 4 make 16 bytes.
-RANGE_COLUMNS = 4
+# int32 numbers in a range's row of the plan. Five are used (`plan_ranges_kernel`); 8 make 32 bytes. Kernels write the 8.
+RANGE_COLUMNS = 8
 # Few sizes of batches for which the plan's kernel is compiled.
 REQUESTS_PADDED = (64, 512, 4096, 32768)
 MOST_EARLY = 256
@@ -115,10 +113,12 @@ def plan_ranges_kernel(
     requests_padded: tl.constexpr,
     tile: tl.constexpr,
 ):
-    """Range i of n has the tiles from i * all // n to (i + 1) * all // n. One program.
+    """Range i of n has the tiles from i * all // n to (i + 1) * all // n.
+
+        a range's row     its first request, the tile of it, tiles of it; its last request, tiles of it
 
     A request without tokens has a tile, too: its output, zeros, must be written. With fewer tiles than ranges, the ranges
-    that are left over get none.
+    that are left over get none. One program.
     """
     request = tl.arange(0, requests_padded)
     is_real = request < num_requests
@@ -129,24 +129,34 @@ def plan_ranges_kernel(
     before = behind - tiles
     all_tiles = tl.sum(tiles, 0)
     ranges = tl.minimum(num_ranges, all_tiles)
-    # Ranges that begin in a request: the first whose first tile is not before it, up to the first that is behind.
+    # Range i begins at or behind a tile t from i = ceil(t * ranges / all) on.
     begins = (before * ranges + all_tiles - 1) // all_tiles
-    ends = (behind * ranges + all_tiles - 1) // all_tiles
-    touched = ((before + 1) * ranges + all_tiles - 1) // all_tiles - 1  # the range that its first tile is in
-    tl.store(of_request_ptr + request * 2, touched + request, mask=is_real)
-    tl.store(of_request_ptr + request * 2 + 1, ends - touched, mask=is_real)
-    for step in range(tl.max(ends - begins, 0)):
+    behind_begins = (behind * ranges + all_tiles - 1) // all_tiles
+    ends = ((before + 1) * ranges + all_tiles - 1) // all_tiles - 1
+    behind_ends = ((behind + 1) * ranges + all_tiles - 1) // all_tiles - 1
+    # The range that a request's first tile is in is the first that ends behind it.
+    tl.store(of_request_ptr + request * 2, ends + request, mask=is_real)
+    tl.store(of_request_ptr + request * 2 + 1, behind_begins - ends, mask=is_real)
+    tl.store(arrived_ptr + request, 0, mask=is_real)
+    for step in range(tl.max(behind_begins - begins, 0)):
         index = begins + step
         begin = index * all_tiles // ranges
-        row = ranges_ptr + index * 4
-        is_range = is_real & (index < ends)
-        tl.store(row, request, mask=is_range)
-        tl.store(row + 1, begin - before, mask=is_range)
-        tl.store(row + 2, (index + 1) * all_tiles // ranges - begin, mask=is_range)
+        row = ranges_ptr + index * 8
+        is_begun = is_real & (index < behind_begins)
+        tl.store(row, request, mask=is_begun)
+        tl.store(row + 1, begin - before, mask=is_begun)
+        tl.store(row + 2, tl.minimum((index + 1) * all_tiles // ranges, behind) - begin, mask=is_begun)
+    for step in range(tl.max(behind_ends - ends, 0)):
+        index = ends + step
+        end = (index + 1) * all_tiles // ranges
+        row = ranges_ptr + index * 8
+        is_ended = is_real & (index < behind_ends)
+        tl.store(row + 3, request, mask=is_ended)
+        tl.store(row + 4, end - tl.maximum(index * all_tiles // ranges, before), mask=is_ended)
     for start in range(ranges, num_ranges, requests_padded):
         unused = start + request
-        tl.store(ranges_ptr + unused * 4 + 2, 0, mask=unused < num_ranges)
-    tl.store(arrived_ptr + request, 0, mask=is_real)
+        tl.store(ranges_ptr + unused * 8, 0, mask=unused < num_ranges)
+        tl.store(ranges_ptr + unused * 8 + 3, -1, mask=unused < num_ranges)
 
 
 @gluon_jit
@@ -157,16 +167,28 @@ def tiles_of(seq_len, window, tile: gl.constexpr):
 
 
 @gluon_jit
-def find_rows(table_row_ptr, token, seq_len, pieces: gl.constexpr, piece: gl.constexpr, block_size: gl.constexpr):
-    """Which row of the cache each piece of a tile begins with. Behind the last page it is the last one again; a request
-    without tokens has none, and gets block 0."""
-    last = gl.maximum(seq_len - 1, 0)
-    rows = ()
-    for index in gl.static_range(pieces):
-        own = token + index * piece
-        page_id = gl.load(table_row_ptr + gl.minimum(own, last) // block_size, mask=seq_len > 0, other=0)
-        rows = rows + (page_id * block_size + own % block_size,)  # type: ignore[assignment]  # noqa: RUF005
-    return rows
+def segment(step, row_ptr, tiles_of_first, tiles_of_last, num_segments, seq_len, window, tile: gl.constexpr):
+    """Of one request in a range: its first token that is read, its first tile and how many, and how many the request
+    has."""
+    first, tiles = tiles_of(seq_len, window, tile)
+    tile_index = gl.where(step == 0, gl.load(row_ptr + 1), 0)
+    count = gl.where(step == 0, tiles_of_first, gl.where(step == 1, tiles_of_last, tiles))
+    return first, tile_index, count, tiles
+
+
+@gluon_jit
+def request_of(step, first_request, last_request):
+    """A range begins with the requests that it shares with others: the first, the last, then those between. What is left
+    to do for them, to join their parts, is hidden by what is read meanwhile."""
+    return gl.where(step == 0, first_request, gl.where(step == 1, last_request, first_request + step - 1))
+
+
+@gluon_jit
+def find_row(table_row_ptr, token, seq_len, block_size: gl.constexpr):
+    """Which row of the cache a tile begins with. Behind the last page it is the last one again; a request without tokens
+    has none, and gets block 0."""
+    page = gl.minimum(token, gl.maximum(seq_len - 1, 0)) // block_size
+    return gl.load(table_row_ptr + page, mask=seq_len > 0, other=0) * block_size + token % block_size
 
 
 @gluon_jit
@@ -185,47 +207,42 @@ def produce(
     stages: gl.constexpr,
     panels: gl.constexpr,
     panel_size: gl.constexpr,
-    pieces: gl.constexpr,
-    piece: gl.constexpr,
+    tile: gl.constexpr,
     tile_bytes: gl.constexpr,
     block_size: gl.constexpr,
 ):
     """Fetch all tiles of a range, as far ahead as there is room."""
-    tile: gl.constexpr = pieces * piece
-    row_ptr = ranges_ptr + gl.program_id(0) * 4
-    request = gl.load(row_ptr)
-    tile_index = gl.load(row_ptr + 1)
-    left = gl.load(row_ptr + 2)
-    fetched = left * 0
-    while left > 0:
+    row_ptr = ranges_ptr + gl.program_id(0) * 8
+    first_request = gl.load(row_ptr)
+    tiles_of_first = gl.load(row_ptr + 2)
+    last_request = gl.load(row_ptr + 3)
+    tiles_of_last = gl.load(row_ptr + 4)
+    num_segments = last_request - first_request + 1
+    fetched = num_segments * 0
+    for step in range(num_segments):
+        request = request_of(step, first_request, last_request)
         seq_len = gl.load(seq_lens_ptr + request)
-        first, tiles = tiles_of(seq_len, window, tile)
-        count = gl.minimum(tiles - tile_index, left)
+        first, tile_index, count, _ = segment(
+            step, row_ptr, tiles_of_first, tiles_of_last, num_segments, seq_len, window, tile
+        )
         table_row_ptr = block_table_ptr + request.to(gl.int64) * table_stride
         token = first + tile_index * tile
-        rows = find_rows(table_row_ptr, token, seq_len, pieces, piece, block_size)
+        row = find_row(table_row_ptr, token, seq_len, block_size)
         for _ in range(count):
             token += tile
-            # The next pages' numbers come while this tile waits for its buffer.
-            next_rows = find_rows(table_row_ptr, token, seq_len, pieces, piece, block_size)
+            # The next page's number comes while this tile waits for its buffer.
+            next_row = find_row(table_row_ptr, token, seq_len, block_size)
             stage = fetched % stages
             # The first round waits for nobody: ^ 1 names the phase before.
             hopper.mbarrier.wait(done.index(stage), (fetched // stages & 1) ^ 1)
             bar = ready.index(stage)
             hopper.mbarrier.expect(bar, 2 * tile_bytes)
             for panel in gl.static_range(panels):
-                for index in gl.static_range(pieces):
-                    box = (stage * panels + panel) * pieces + index
-                    fetch_box(key_desc, [0, rows[index], panel * panel_size], bar, key_tiles.index(box))
+                fetch_box(key_desc, [0, row, panel * panel_size], bar, key_tiles.index(stage * panels + panel))
             for panel in gl.static_range(panels):
-                for index in gl.static_range(pieces):
-                    box = (stage * panels + panel) * pieces + index
-                    fetch_box(value_desc, [0, rows[index], panel * panel_size], bar, value_tiles.index(box))
+                fetch_box(value_desc, [0, row, panel * panel_size], bar, value_tiles.index(stage * panels + panel))
             fetched += 1
-            rows = next_rows
-        left -= count
-        request += 1
-        tile_index = 0
+            row = next_row
 
 
 @gluon_jit
@@ -243,11 +260,24 @@ def count_along(size: gl.constexpr, axis: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon_jit
-def sum_pieces(numbers, pieces: gl.constexpr, layout: gl.constexpr):
-    """(pieces * heads, rows, columns) -> (heads, rows, columns)"""
-    heads: gl.constexpr = numbers.shape[0] // pieces
-    parts = gl.reshape(numbers, [pieces, heads, numbers.shape[1], numbers.shape[2]])
-    return gl.convert_layout(gl.sum(parts, 0), layout)
+def score(query_0, query_1, keys, stage, panels: gl.constexpr, no_scores, of_right: gl.constexpr):
+    """query @ keys^T of a tile: (heads, rows, tile)"""
+    key = keys.index(stage * panels).permute((0, 2, 1)).load(of_right)
+    scores = hopper.mma_v2(query_0, key, no_scores)
+    if panels == 2:
+        key = keys.index(stage * panels + 1).permute((0, 2, 1)).load(of_right)
+        scores = scores + hopper.mma_v2(query_1, key, no_scores)
+    return scores
+
+
+@gluon_jit
+def weigh(scores, is_seen, score_scale, highest, totals):
+    """One step of the softmax. Sums are kept by the place in a tile, and added up when the range leaves the request."""
+    scores = gl.where(is_seen, scores * score_scale, float("-inf"))
+    new = gl.maximum(highest, gl.max(scores, 2))
+    shrink = gl.expand_dims(gl.exp2(highest - new), 2)
+    weights = gl.exp2(scores - gl.expand_dims(new, 2))
+    return weights, shrink, new, totals * shrink + weights
 
 
 @gluon_jit
@@ -269,145 +299,123 @@ def consume(
     window,
     query_token_stride,
     out_token_stride,
-    num_kv_heads: gl.constexpr,
+    kv_heads: gl.constexpr,
     group: gl.constexpr,
     heads_padded: gl.constexpr,
     head_dim: gl.constexpr,
     stages: gl.constexpr,
     panels: gl.constexpr,
     panel_size: gl.constexpr,
-    pieces: gl.constexpr,
-    piece: gl.constexpr,
+    tile: gl.constexpr,
     rows: gl.constexpr,
     is_joined_apart: gl.constexpr,
 ):
-    """Attention of all query heads to one range.
+    """Attention of all query heads to one range. Warp h has KV head h, and the query heads of its group are rows:
 
-    query (warps, rows, head_dim) @ keys^T  ->  scores (warps, rows, piece)  ->  weights @ values  ->  acc (warps, rows, head_dim)
+        query (kv_heads, rows, head_dim) @ keys^T  ->  scores (kv_heads, rows, tile)
+        weights @ values                           ->  acc    (kv_heads, rows, head_dim)
 
-    A warp has one KV head and one piece of a tile. Dimensions come in panels of 64: one or two.
+    Dimensions come in panels of 64, one or two. The next tile's scores are taken before this one's weights are used: two
+    chains of operations, each of which waits for itself, fill each other's gaps.
     """
-    warps: gl.constexpr = num_kv_heads * pieces
-    tile: gl.constexpr = pieces * piece
-    num_heads: gl.constexpr = num_kv_heads * group
+    num_heads: gl.constexpr = kv_heads * group
     dtype: gl.constexpr = query_ptr.dtype.element_ty
     # Each warp a product of its own, of 16 x 8 at a time.
-    of_acc: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [warps, 1, 1], [1, 16, 8])
+    of_acc: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [kv_heads, 1, 1], [1, 16, 8])
     of_left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=of_acc, k_width=2)
     of_right: gl.constexpr = gl.DotOperandLayout(operand_index=1, parent=of_acc, k_width=2)
     of_row: gl.constexpr = gl.SliceLayout(2, of_acc)
-    of_tile: gl.constexpr = gl.NVMMASharedLayout.get_default_for([warps, piece, panel_size], dtype)
-    keys = reinterpret(key_tiles, key_tiles.dtype, [stages * panels, warps, piece, panel_size], of_tile)
-    values = reinterpret(value_tiles, value_tiles.dtype, [stages * panels, warps, piece, panel_size], of_tile)
-    # Where an output stands, when the pieces of a tile have been joined.
-    of_end: gl.constexpr = (
-        of_acc if pieces == 1 else gl.BlockedLayout([1, 1, 4], [1, 2, 16], [num_kv_heads, pieces, 1], [2, 1, 0])
-    )
-    # And all heads of a request, when its parts are joined.
-    of_join: gl.constexpr = gl.BlockedLayout([1, 4], [128 // head_dim, head_dim // 4], [warps, 1], [1, 0])
+    of_join: gl.constexpr = gl.BlockedLayout([1, 4], [128 // head_dim, head_dim // 4], [kv_heads, 1], [1, 0])
 
     query_row = count_along(rows, 1, of_left)
-    query_head = count_along(warps, 0, of_left) % num_kv_heads * group + query_row
-    query_cell = query_head * head_dim + count_along(panel_size, 2, of_left)
+    query_cell = (count_along(kv_heads, 0, of_left) * group + query_row) * head_dim + count_along(panel_size, 2, of_left)
     is_query = (query_row < group) & (query_cell >= 0)
-    own_token = count_along(warps, 0, of_acc) // num_kv_heads * piece + count_along(piece, 2, of_acc)  # (warps, 1, piece)
-    end_row = count_along(rows, 1, of_end)
-    end_head = count_along(num_kv_heads, 0, of_end) * group + end_row  # (heads, rows, 1)
-    cell = end_head * head_dim + count_along(panel_size, 2, of_end)
-    is_cell = (end_row < group) & (cell >= 0)
-    no_scores = gl.zeros([warps, rows, piece], gl.float32, of_acc)
+    lane = count_along(tile, 2, of_acc)
+    row = count_along(rows, 1, of_acc)
+    head = count_along(kv_heads, 0, of_acc) * group + row  # (kv_heads, rows, 1)
+    cell = head * head_dim + count_along(panel_size, 2, of_acc)
+    is_cell = (row < group) & (cell >= 0)
+    no_scores = gl.zeros([kv_heads, rows, tile], gl.float32, of_acc)
+    nothing = gl.zeros([kv_heads, rows, panel_size], gl.float32, of_acc)
     # Not -inf: a row of padding sees nothing.
-    lowest = gl.full([warps, rows], -1.0e30, gl.float32, of_row)
+    lowest = gl.full([kv_heads, rows], -1.0e30, gl.float32, of_row)
 
     index = gl.program_id(0)
-    row_ptr = ranges_ptr + index * 4
-    request = gl.load(row_ptr)
-    tile_index = gl.load(row_ptr + 1)
-    left = gl.load(row_ptr + 2)
-    used = left * 0
-    while left > 0:
+    row_ptr = ranges_ptr + index * 8
+    first_request = gl.load(row_ptr)
+    tiles_of_first = gl.load(row_ptr + 2)
+    last_request = gl.load(row_ptr + 3)
+    tiles_of_last = gl.load(row_ptr + 4)
+    num_segments = last_request - first_request + 1
+    used = num_segments * 0
+    for step in range(num_segments):
+        request = request_of(step, first_request, last_request)
         seq_len = gl.load(seq_lens_ptr + request)
         request_query_ptr = query_ptr + request.to(gl.int64) * query_token_stride
         query_0 = gl.load(request_query_ptr + query_cell, mask=is_query, other=0.0)
+        query_1 = query_0
         if panels == 2:
             query_1 = gl.load(request_query_ptr + panel_size + query_cell, mask=is_query, other=0.0)
-        first, tiles = tiles_of(seq_len, window, tile)
-        count = gl.minimum(tiles - tile_index, left)
+        first_part = gl.load(of_request_ptr + request * 2)
+        parts = gl.load(of_request_ptr + request * 2 + 1)
+        first, tile_index, count, tiles = segment(
+            step, row_ptr, tiles_of_first, tiles_of_last, num_segments, seq_len, window, tile
+        )
         seen_from = gl.where(window > 0, seq_len - window, 0)
         token = first + tile_index * tile
         highest = lowest
-        total = gl.zeros([warps, rows], gl.float32, of_row)
-        acc_0 = gl.zeros([warps, rows, panel_size], gl.float32, of_acc)
-        acc_1 = acc_0
-        for _ in range(count):
-            stage = used % stages
-            hopper.mbarrier.wait(ready.index(stage), used // stages & 1)
-            used += 1
-            key = keys.index(stage * panels).permute((0, 2, 1)).load(of_right)
-            scores = hopper.mma_v2(query_0, key, no_scores)
+        totals = no_scores
+        acc_0 = nothing
+        acc_1 = nothing
+        stage = used % stages
+        hopper.mbarrier.wait(ready.index(stage), used // stages & 1)
+        scores = score(query_0, query_1, keys=key_tiles, stage=stage, panels=panels, no_scores=no_scores, of_right=of_right)
+        for left in range(count, 0, -1):
+            value_0 = value_tiles.index(stage * panels).load(of_right)
+            value_1 = value_0
             if panels == 2:
-                key = keys.index(stage * panels + 1).permute((0, 2, 1)).load(of_right)
-                scores = hopper.mma_v2(query_1, key, scores)
-            value_0 = values.index(stage * panels).load(of_right)
-            if panels == 2:
-                value_1 = values.index(stage * panels + 1).load(of_right)
+                value_1 = value_tiles.index(stage * panels + 1).load(of_right)
             barrier_of_threads()  # all have read before one says so
             hopper.mbarrier.arrive(done.index(stage), count=1)
-            is_seen = (token + own_token < seq_len) & (token + own_token >= seen_from)
-            scores = gl.where(is_seen, scores * score_scale, float("-inf"))
+            used += 1
+            is_seen = (token + lane < seq_len) & (token + lane >= seen_from)
             token += tile
-            new = gl.maximum(highest, gl.max(scores, 2))
-            shrink = gl.exp2(highest - new)
-            weights = gl.exp2(scores - gl.expand_dims(new, 2))
-            total = total * shrink + gl.sum(weights, 2)
-            highest = new
+            next_scores = no_scores
+            if left > 1:
+                stage = used % stages
+                hopper.mbarrier.wait(ready.index(stage), used // stages & 1)
+                next_scores = score(query_0, query_1, key_tiles, stage, panels, no_scores, of_right)
+            weights, shrink, highest, totals = weigh(scores, is_seen, score_scale, highest, totals)
             weights_16 = gl.convert_layout(weights.to(dtype), of_left)
-            acc_0 = hopper.mma_v2(weights_16, value_0, acc_0 * gl.expand_dims(shrink, 2))
+            acc_0 = hopper.mma_v2(weights_16, value_0, acc_0 * shrink)
             if panels == 2:
-                acc_1 = hopper.mma_v2(weights_16, value_1, acc_1 * gl.expand_dims(shrink, 2))
+                acc_1 = hopper.mma_v2(weights_16, value_1, acc_1 * shrink)
+            scores = next_scores
 
-        total_3 = gl.expand_dims(total, 2)
-        highest_3 = gl.expand_dims(highest, 2)
-        if pieces > 1:
-            every = gl.reshape(highest, [pieces, num_kv_heads, rows])
-            every_top = gl.max(every, 0)  # (heads, rows)
-            every, tops = gl.broadcast(every, gl.expand_dims(every_top, 0))
-            top = gl.convert_layout(gl.reshape(tops, [warps, rows]), of_row)
-            shrink = gl.expand_dims(gl.exp2(highest - top), 2)
-            total_3 = sum_pieces(total_3 * shrink, pieces, of_end)
-            acc_0 = sum_pieces(acc_0 * shrink, pieces, of_end)
-            if panels == 2:
-                acc_1 = sum_pieces(acc_1 * shrink, pieces, of_end)
-            highest_3 = gl.expand_dims(gl.convert_layout(every_top, gl.SliceLayout(2, of_end)), 2)
-        scale = value_scale / gl.where(total_3 == 0.0, 1.0, total_3)
-        acc_0 = acc_0 * scale
-        acc_1 = acc_1 * scale if panels == 2 else acc_0
+        total = gl.expand_dims(gl.sum(totals, 2), 2)
+        scale = value_scale / gl.where(total == 0.0, 1.0, total)
         request_out_ptr = out_ptr + request.to(gl.int64) * out_token_stride
         if count == tiles:
-            gl.store(request_out_ptr + cell, acc_0.to(dtype), mask=is_cell)
+            gl.store(request_out_ptr + cell, (acc_0 * scale).to(dtype), mask=is_cell)
             if panels == 2:
-                gl.store(request_out_ptr + panel_size + cell, acc_1.to(dtype), mask=is_cell)
+                gl.store(request_out_ptr + panel_size + cell, (acc_1 * scale).to(dtype), mask=is_cell)
         else:
             part = (index + request).to(gl.int64) * num_heads
-            gl.store(partial_out_ptr + part * head_dim + cell, acc_0, mask=is_cell)
+            gl.store(partial_out_ptr + part * head_dim + cell, acc_0 * scale, mask=is_cell)
             if panels == 2:
-                gl.store(partial_out_ptr + part * head_dim + panel_size + cell, acc_1, mask=is_cell)
-            gl.store(partial_lse_ptr + part + end_head, highest_3 + gl.log2(total_3), mask=end_row < group)
+                gl.store(partial_out_ptr + part * head_dim + panel_size + cell, acc_1 * scale, mask=is_cell)
+            lse = gl.expand_dims(highest, 2) + gl.log2(total)
+            gl.store(partial_lse_ptr + part + head, lse, mask=row < group)
             if not is_joined_apart:
                 barrier_of_threads()  # all have written before one says so
                 ticket = gl.atomic_add(arrived_ptr + request, 1, sem="acq_rel")
-                parts = gl.load(of_request_ptr + request * 2 + 1)
                 if ticket == parts - 1:  # all others are ready
                     gl.atomic_xchg(arrived_ptr + request, 0, sem="relaxed")
                     barrier_of_threads()
-                    first_part = gl.load(of_request_ptr + request * 2)
                     join(
                         request_out_ptr, partial_out_ptr, partial_lse_ptr, first_part, parts, num_heads, heads_padded,
                         head_dim, dtype, of_join,
                     )  # fmt: skip
-        left -= count
-        request += 1
-        tile_index = 0
 
 
 @gluon_jit
@@ -434,16 +442,26 @@ def join(
     total = gl.zeros([heads_padded], gl.float32, gl.SliceLayout(1, layout))
     acc = gl.zeros([heads_padded, head_dim], gl.float32, layout)
     place = first_part.to(gl.int64) * num_heads
-    for _ in range(parts):
+    for part in range(0, parts, 2):  # two at once: each load takes as long as several
+        is_pair = part + 1 < parts
         lse = gl.load(partial_lse_ptr + place + head, mask=is_head, other=0.0, cache_modifier=".cg")
         outputs = gl.load(partial_out_ptr + place * head_dim + cell, mask=is_cell, other=0.0, cache_modifier=".cg")
-        new = gl.maximum(highest, lse)
+        place += num_heads
+        lse_2 = gl.load(
+            partial_lse_ptr + place + head, mask=is_head & is_pair, other=float("-inf"), cache_modifier=".cg"
+        )
+        outputs_2 = gl.load(
+            partial_out_ptr + place * head_dim + cell, mask=is_cell & is_pair, other=0.0, cache_modifier=".cg"
+        )
+        place += num_heads
+        new = gl.maximum(highest, gl.maximum(lse, lse_2))
         shrink = gl.exp2(highest - new)
         weight = gl.exp2(lse - new)
-        total = total * shrink + weight
+        weight_2 = gl.exp2(lse_2 - new)
+        total = total * shrink + weight + weight_2
         acc = acc * gl.expand_dims(shrink, 1) + outputs * gl.expand_dims(weight, 1)
+        acc = acc + outputs_2 * gl.expand_dims(weight_2, 1)
         highest = new
-        place += num_heads
     gl.store(request_out_ptr + cell, (acc * gl.expand_dims(1.0 / total, 1)).to(dtype), mask=is_cell)
 
 
@@ -466,15 +484,14 @@ def hopper_decode_kernel(
     query_token_stride,
     out_token_stride,
     table_stride,
-    num_kv_heads: gl.constexpr,
+    kv_heads: gl.constexpr,
     group: gl.constexpr,
     heads_padded: gl.constexpr,
     head_dim: gl.constexpr,
     stages: gl.constexpr,
     panels: gl.constexpr,
     panel_size: gl.constexpr,
-    pieces: gl.constexpr,
-    piece: gl.constexpr,
+    tile: gl.constexpr,
     rows: gl.constexpr,
     block_size: gl.constexpr,
     is_joined_apart: gl.constexpr,
@@ -484,9 +501,8 @@ def hopper_decode_kernel(
     """Set up buffers and barriers, and set the two groups of warps to work."""
     begin_early(early)
     dtype: gl.constexpr = key_desc.dtype
-    boxes: gl.constexpr = stages * panels * pieces
-    key_tiles = gl.allocate_shared_memory(dtype, [boxes, num_kv_heads, piece, panel_size], key_desc.layout)
-    value_tiles = gl.allocate_shared_memory(dtype, [boxes, num_kv_heads, piece, panel_size], key_desc.layout)
+    key_tiles = gl.allocate_shared_memory(dtype, [stages * panels, kv_heads, tile, panel_size], key_desc.layout)
+    value_tiles = gl.allocate_shared_memory(dtype, [stages * panels, kv_heads, tile, panel_size], key_desc.layout)
     # `ready`: the copy engine has filled a buffer. `done`: all consumers have read it.
     of_barrier: gl.constexpr = hopper.mbarrier.MBarrierLayout()
     ready = gl.allocate_shared_memory(gl.int64, [stages, 1], of_barrier)
@@ -497,7 +513,7 @@ def hopper_decode_kernel(
     hopper.fence_async_shared()
     wait_for_earlier(early)
 
-    tile_bytes: gl.constexpr = pieces * piece * num_kv_heads * head_dim * 2
+    tile_bytes: gl.constexpr = tile * kv_heads * head_dim * 2
     gl.warp_specialize(
         [
             (
@@ -505,16 +521,15 @@ def hopper_decode_kernel(
                 (
                     out_ptr, partial_out_ptr, partial_lse_ptr, arrived_ptr, query_ptr, key_tiles, value_tiles, ready,
                     done, ranges_ptr, of_request_ptr, seq_lens_ptr, score_scale, value_scale, window,
-                    query_token_stride, out_token_stride, num_kv_heads, group, heads_padded, head_dim, stages, panels,
-                    panel_size, pieces, piece, rows, is_joined_apart,
+                    query_token_stride, out_token_stride, kv_heads, group, heads_padded, head_dim, stages, panels,
+                    panel_size, tile, rows, is_joined_apart,
                 ),
             ),
             (
                 produce,
                 (
                     key_desc, value_desc, key_tiles, value_tiles, ready, done, ranges_ptr, seq_lens_ptr,
-                    block_table_ptr, table_stride, window, stages, panels, panel_size, pieces, piece, tile_bytes,
-                    block_size,
+                    block_table_ptr, table_stride, window, stages, panels, panel_size, tile, tile_bytes, block_size,
                 ),
             ),
         ],
@@ -523,15 +538,9 @@ def hopper_decode_kernel(
     )  # fmt: skip
 
 
-def pieces_of(num_kv_heads: int) -> int:
-    """Pieces of a tile: so many that all warps have one of a head."""
-    return CONSUMER_WARPS // num_kv_heads
-
-
-def stages_for(num_kv_heads: int, head_dim: int) -> int:
+def stages_for(head_dim: int) -> int:
     """Tiles that are under way at a time."""
-    bytes_of_all = RING_BYTES if pieces_of(num_kv_heads) == 1 else SHARED_RING_BYTES
-    return bytes_of_all // (CONSUMER_WARPS * PIECE * head_dim * 2 * 2)
+    return RING_BYTES // (KV_HEADS * TILE * head_dim * 2 * 2)
 
 
 def is_for(query: torch.Tensor, kv_cache: torch.Tensor) -> bool:
@@ -550,7 +559,7 @@ def is_for(query: torch.Tensor, kv_cache: torch.Tensor) -> bool:
         and query.dtype in (torch.bfloat16, torch.float16)
         and kv_cache.dtype == query.dtype
         and head_dim in HEAD_DIMS
-        and num_kv_heads in KV_HEADS
+        and num_kv_heads == KV_HEADS
         and num_heads // num_kv_heads <= ROWS
         and block_size in BLOCK_SIZES
         and kv_cache.is_contiguous()
@@ -586,7 +595,7 @@ def plan_ranges(
         requests,
         num_ranges,
         requests_padded=requests_padded,
-        tile=PIECE * pieces_of(kv_cache.shape[3]),
+        tile=TILE,
         num_warps=4 if requests_padded <= 512 else 16,
     )
     return plan
@@ -619,8 +628,8 @@ def hopper_decode(
         plan.ranges,
         plan.of_request,
         query,
-        heads_in_boxes(key, PIECE, PANEL),
-        heads_in_boxes(value, PIECE, PANEL),
+        heads_in_boxes(key, TILE, PANEL),
+        heads_in_boxes(value, TILE, PANEL),
         block_table,
         seq_lens,
         scales.score_scale(head_dim),
@@ -629,20 +638,19 @@ def hopper_decode(
         query.stride(0),
         out.stride(0),
         block_table.stride(0),
-        num_kv_heads=num_kv_heads,
+        kv_heads=num_kv_heads,
         group=num_heads // num_kv_heads,
         heads_padded=next_power_of_2(num_heads),
         head_dim=head_dim,
-        stages=stages_for(num_kv_heads, head_dim),
+        stages=stages_for(head_dim),
         panels=head_dim // PANEL,
         panel_size=PANEL,
-        pieces=pieces_of(num_kv_heads),
-        piece=PIECE,
+        tile=TILE,
         rows=ROWS,
         block_size=block_size,
         is_joined_apart=plan.is_joined_apart,
         registers=PRODUCER_REGISTERS,
-        num_warps=CONSUMER_WARPS,
+        num_warps=KV_HEADS,
         maxnreg=REGISTERS,
         **early_launch(query.device, requests, AFTER_ITS_WAIT, MOST_EARLY),
     )
