@@ -53,6 +53,13 @@ def wait_for_earlier(early: tl.constexpr):
         tl.extra.cuda.gdc_launch_dependents()
 
 
+@jit
+def wait_in_front(early: tl.constexpr):
+    """Wait as above, and leave it to others of the program to let the next kernel be brought up."""
+    if early > 0:
+        tl.extra.cuda.gdc_wait()
+
+
 def early_launch(
     device: torch.device, num_rows: int, when: int = AT_ITS_START, most_rows: int = MOST_EARLY_ROWS
 ) -> dict[str, int]:

@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 import torch
 
-from minivllm.kernels.early_launch import AFTER_ITS_WAIT, begin_early, early_launch, wait_for_earlier
+from minivllm.kernels.early_launch import AFTER_ITS_WAIT, early_launch, wait_for_earlier, wait_in_front
 from minivllm.kernels.gluon_guard import (
     HAS_GLUON,
     barrier_of_threads,
@@ -68,7 +68,7 @@ REGISTERS = 65536 // (32 * (KV_HEADS + 4)) // 8 * 8
 PRODUCER_REGISTERS = 40
 HEAD_DIMS = (64, 128)
 BLOCK_SIZES = (16, 32, 64, 128)
-# int32 numbers in a range's row of the plan. Five are used (`plan_ranges_kernel`); 8 make 32 bytes. Kernels write the 8.
+# int32 numbers in a range's row of the plan. Six are used (`plan_ranges_kernel`); 8 make 32 bytes. Kernels write the 8.
 RANGE_COLUMNS = 8
 # Few sizes of batches for which the plan's kernel is compiled.
 REQUESTS_PADDED = (64, 512, 4096, 32768)
@@ -115,7 +115,7 @@ def plan_ranges_kernel(
 ):
     """Range i of n has the tiles from i * all // n to (i + 1) * all // n.
 
-        a range's row     its first request, the tile of it, tiles of it; its last request, tiles of it
+        a range's row     its first request, the tile of it, tiles of it; its last request, tiles of it; all its tiles
 
     A request without tokens has a tile, too: its output, zeros, must be written. With fewer tiles than ranges, the ranges
     that are left over get none. One program.
@@ -145,7 +145,9 @@ def plan_ranges_kernel(
         is_begun = is_real & (index < behind_begins)
         tl.store(row, request, mask=is_begun)
         tl.store(row + 1, begin - before, mask=is_begun)
-        tl.store(row + 2, tl.minimum((index + 1) * all_tiles // ranges, behind) - begin, mask=is_begun)
+        end = (index + 1) * all_tiles // ranges
+        tl.store(row + 2, tl.minimum(end, behind) - begin, mask=is_begun)
+        tl.store(row + 5, end - begin, mask=is_begun)
     for step in range(tl.max(behind_ends - ends, 0)):
         index = ends + step
         end = (index + 1) * all_tiles // ranges
@@ -157,6 +159,7 @@ def plan_ranges_kernel(
         unused = start + request
         tl.store(ranges_ptr + unused * 8, 0, mask=unused < num_ranges)
         tl.store(ranges_ptr + unused * 8 + 3, -1, mask=unused < num_ranges)
+        tl.store(ranges_ptr + unused * 8 + 5, 0, mask=unused < num_ranges)
 
 
 @gluon_jit
@@ -167,28 +170,10 @@ def tiles_of(seq_len, window, tile: gl.constexpr):
 
 
 @gluon_jit
-def segment(step, row_ptr, tiles_of_first, tiles_of_last, num_segments, seq_len, window, tile: gl.constexpr):
-    """Of one request in a range: its first token that is read, its first tile and how many, and how many the request
-    has."""
-    first, tiles = tiles_of(seq_len, window, tile)
-    tile_index = gl.where(step == 0, gl.load(row_ptr + 1), 0)
-    count = gl.where(step == 0, tiles_of_first, gl.where(step == 1, tiles_of_last, tiles))
-    return first, tile_index, count, tiles
-
-
-@gluon_jit
 def request_of(step, first_request, last_request):
     """A range begins with the requests that it shares with others: the first, the last, then those between. What is left
     to do for them, to join their parts, is hidden by what is read meanwhile."""
     return gl.where(step == 0, first_request, gl.where(step == 1, last_request, first_request + step - 1))
-
-
-@gluon_jit
-def find_row(table_row_ptr, token, seq_len, block_size: gl.constexpr):
-    """Which row of the cache a tile begins with. Behind the last page it is the last one again; a request without tokens
-    has none, and gets block 0."""
-    page = gl.minimum(token, gl.maximum(seq_len - 1, 0)) // block_size
-    return gl.load(table_row_ptr + page, mask=seq_len > 0, other=0) * block_size + token % block_size
 
 
 @gluon_jit
@@ -210,28 +195,72 @@ def produce(
     tile: gl.constexpr,
     tile_bytes: gl.constexpr,
     block_size: gl.constexpr,
+    early: gl.constexpr,
 ):
-    """Fetch all tiles of a range, as far ahead as there is room."""
+    """Fetch all tiles of a range, as far ahead as there is room.
+
+    A cursor runs four tiles ahead of what is fetched, so that nobody waits for the number of a page:
+
+        cursor    row + 4: asked for        row + 3, row + 2, row + 1: on their way        row: fetched now
+
+    Before what the kernels in front have written is there, only tiles of old tokens are fetched, as many as there is
+    room for: what this step wrote is in the last tile of a request.
+    """
     row_ptr = ranges_ptr + gl.program_id(0) * 8
     first_request = gl.load(row_ptr)
+    first_tile = gl.load(row_ptr + 1)
     tiles_of_first = gl.load(row_ptr + 2)
     last_request = gl.load(row_ptr + 3)
     tiles_of_last = gl.load(row_ptr + 4)
+    all_tiles = gl.load(row_ptr + 5)
     num_segments = last_request - first_request + 1
-    fetched = num_segments * 0
-    for step in range(num_segments):
-        request = request_of(step, first_request, last_request)
-        seq_len = gl.load(seq_lens_ptr + request)
-        first, tile_index, count, _ = segment(
-            step, row_ptr, tiles_of_first, tiles_of_last, num_segments, seq_len, window, tile
-        )
-        table_row_ptr = block_table_ptr + request.to(gl.int64) * table_stride
-        token = first + tile_index * tile
-        row = find_row(table_row_ptr, token, seq_len, block_size)
-        for _ in range(count):
+    # Of the segment that the cursor is in.
+    step = num_segments * 0
+    seq_len = gl.load(seq_lens_ptr + first_request, mask=num_segments > 0, other=0)
+    next_request = request_of(step + 1, first_request, last_request)
+    next_seq_len = gl.load(seq_lens_ptr + next_request, mask=num_segments > 1, other=0)
+    first, tiles = tiles_of(seq_len, window, tile)
+    token = first + first_tile * tile
+    left = tiles_of_first
+    table_row = first_request.to(gl.int64) * table_stride
+    # Row of the cache that a tile begins with, and whether it is old.
+    row_1 = step
+    row_2 = step
+    row_3 = step
+    row_4 = step
+    is_old_1 = step
+    is_old_2 = step
+    is_old_3 = step
+    is_old_4 = step
+    for ahead in range(all_tiles + 4):
+        row = row_1
+        is_old = is_old_1
+        row_1 = row_2
+        is_old_1 = is_old_2
+        row_2 = row_3
+        is_old_2 = is_old_3
+        row_3 = row_4
+        is_old_3 = is_old_4
+        if ahead < all_tiles:
+            if left == 0:
+                step += 1
+                seq_len = next_seq_len
+                first, tiles = tiles_of(seq_len, window, tile)
+                token = first
+                left = gl.where(step == 1, tiles_of_last, tiles)
+                table_row = next_request.to(gl.int64) * table_stride
+                next_request = request_of(step + 1, first_request, last_request)
+                next_seq_len = gl.load(seq_lens_ptr + next_request, mask=step + 1 < num_segments, other=0)
+            # A request without tokens has no page, and gets block 0.
+            page_id = gl.load(block_table_ptr + table_row + token // block_size, mask=seq_len > 0, other=0)
+            row_4 = page_id * block_size + token % block_size
             token += tile
-            # The next page's number comes while this tile waits for its buffer.
-            next_row = find_row(table_row_ptr, token, seq_len, block_size)
+            is_old_4 = (token < seq_len).to(gl.int32)
+            left -= 1
+        fetched = ahead - 4
+        if fetched >= 0:
+            if (fetched >= stages) | (is_old == 0):
+                wait_in_front(early)
             stage = fetched % stages
             # The first round waits for nobody: ^ 1 names the phase before.
             hopper.mbarrier.wait(done.index(stage), (fetched // stages & 1) ^ 1)
@@ -241,8 +270,6 @@ def produce(
                 fetch_box(key_desc, [0, row, panel * panel_size], bar, key_tiles.index(stage * panels + panel))
             for panel in gl.static_range(panels):
                 fetch_box(value_desc, [0, row, panel * panel_size], bar, value_tiles.index(stage * panels + panel))
-            fetched += 1
-            row = next_row
 
 
 @gluon_jit
@@ -309,6 +336,7 @@ def consume(
     tile: gl.constexpr,
     rows: gl.constexpr,
     is_joined_apart: gl.constexpr,
+    early: gl.constexpr,
 ):
     """Attention of all query heads to one range. Warp h has KV head h, and the query heads of its group are rows:
 
@@ -343,11 +371,13 @@ def consume(
     index = gl.program_id(0)
     row_ptr = ranges_ptr + index * 8
     first_request = gl.load(row_ptr)
+    first_tile = gl.load(row_ptr + 1)
     tiles_of_first = gl.load(row_ptr + 2)
     last_request = gl.load(row_ptr + 3)
     tiles_of_last = gl.load(row_ptr + 4)
     num_segments = last_request - first_request + 1
     used = num_segments * 0
+    wait_for_earlier(early)
     for step in range(num_segments):
         request = request_of(step, first_request, last_request)
         seq_len = gl.load(seq_lens_ptr + request)
@@ -358,11 +388,10 @@ def consume(
             query_1 = gl.load(request_query_ptr + panel_size + query_cell, mask=is_query, other=0.0)
         first_part = gl.load(of_request_ptr + request * 2)
         parts = gl.load(of_request_ptr + request * 2 + 1)
-        first, tile_index, count, tiles = segment(
-            step, row_ptr, tiles_of_first, tiles_of_last, num_segments, seq_len, window, tile
-        )
+        first, tiles = tiles_of(seq_len, window, tile)
+        count = gl.where(step == 0, tiles_of_first, gl.where(step == 1, tiles_of_last, tiles))
         seen_from = gl.where(window > 0, seq_len - window, 0)
-        token = first + tile_index * tile
+        token = first + gl.where(step == 0, first_tile, 0) * tile
         highest = lowest
         totals = no_scores
         acc_0 = nothing
@@ -499,7 +528,6 @@ def hopper_decode_kernel(
     early: gl.constexpr,
 ):
     """Set up buffers and barriers, and set the two groups of warps to work."""
-    begin_early(early)
     dtype: gl.constexpr = key_desc.dtype
     key_tiles = gl.allocate_shared_memory(dtype, [stages * panels, kv_heads, tile, panel_size], key_desc.layout)
     value_tiles = gl.allocate_shared_memory(dtype, [stages * panels, kv_heads, tile, panel_size], key_desc.layout)
@@ -511,7 +539,6 @@ def hopper_decode_kernel(
         hopper.mbarrier.init(ready.index(stage), count=1)
         hopper.mbarrier.init(done.index(stage), count=1)
     hopper.fence_async_shared()
-    wait_for_earlier(early)
 
     tile_bytes: gl.constexpr = tile * kv_heads * head_dim * 2
     gl.warp_specialize(
@@ -522,7 +549,7 @@ def hopper_decode_kernel(
                     out_ptr, partial_out_ptr, partial_lse_ptr, arrived_ptr, query_ptr, key_tiles, value_tiles, ready,
                     done, ranges_ptr, of_request_ptr, seq_lens_ptr, score_scale, value_scale, window,
                     query_token_stride, out_token_stride, kv_heads, group, heads_padded, head_dim, stages, panels,
-                    panel_size, tile, rows, is_joined_apart,
+                    panel_size, tile, rows, is_joined_apart, early,
                 ),
             ),
             (
@@ -530,6 +557,7 @@ def hopper_decode_kernel(
                 (
                     key_desc, value_desc, key_tiles, value_tiles, ready, done, ranges_ptr, seq_lens_ptr,
                     block_table_ptr, table_stride, window, stages, panels, panel_size, tile, tile_bytes, block_size,
+                    early,
                 ),
             ),
         ],
