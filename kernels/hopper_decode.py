@@ -223,15 +223,16 @@ def produce(
     token = first + first_tile * tile
     left = tiles_of_first
     table_row = first_request.to(gl.int64) * table_stride
-    # Row of the cache that a tile begins with, and whether it is old.
-    row_1 = step
-    row_2 = step
-    row_3 = step
-    row_4 = step
-    is_old_1 = step
-    is_old_2 = step
-    is_old_3 = step
-    is_old_4 = step
+    # Row of the cache that a tile begins with, and whether it is old. "* 0" makes each a number of its own: the compiler
+    # takes a name that is given another one's first value for one that does not change.
+    row_1 = step * 0
+    row_2 = step * 0
+    row_3 = step * 0
+    row_4 = step * 0
+    is_old_1 = step * 0
+    is_old_2 = step * 0
+    is_old_3 = step * 0
+    is_old_4 = step * 0
     for ahead in range(all_tiles + 4):
         row = row_1
         is_old = is_old_1
