@@ -173,7 +173,7 @@ def check_captured(device: str) -> None:
         expected = generate(folder, attention_backend="torch_sdpa", device=device)
         expected += generate(folder, IN_TURNS, 1, attention_backend="torch_sdpa", device=device)
         CapturedModelRunner._dispatch = spy
-        captured = {"attention_backend": "triton", "device": device, "cudagraph_mode": "FULL_DECODE_ONLY"}
+        captured = {"attention_backend": "triton", "device": device, "cudagraph_mode": "FULL_AND_PIECEWISE"}
         try:
             got = generate(folder, **captured)
             got += generate(folder, IN_TURNS, 1, **captured, async_scheduling=False)
