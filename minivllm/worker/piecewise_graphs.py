@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -48,14 +48,11 @@ class Recorder(Protocol):
     """Records what is launched between `begin` and `end`, without running it."""
 
     def recording(self) -> AbstractContextManager[None]:
-        """Around all pieces of one forward pass."""
+        """Around all pieces of one forward pass. A piece that has begun and not ended is given up at its end."""
 
     def begin(self) -> None: ...
 
     def end(self) -> Graph: ...
-
-    def drop(self) -> None:
-        """Give up a piece that has begun, if one has."""
 
 
 class CudaRecorder:
@@ -70,9 +67,16 @@ class CudaRecorder:
         self._stream = torch.cuda.Stream(device)
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def recording(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def recording(self) -> Iterator[None]:
         torch.cuda.synchronize()
-        return torch.cuda.stream(self._stream)
+        with torch.cuda.stream(self._stream):
+            try:
+                yield
+            finally:
+                # Here and not outside: PyTorch ends a recording only on the stream on which it began. One that is left
+                # open would let every allocation after it fail.
+                self._drop()
 
     def begin(self) -> None:
         self._graph = torch.cuda.CUDAGraph()
@@ -84,7 +88,7 @@ class CudaRecorder:
         graph.capture_end()
         return graph
 
-    def drop(self) -> None:
+    def _drop(self) -> None:
         if self._graph is not None:
             graph, self._graph = self._graph, None
             with suppress(RuntimeError):  # it says again what has failed
@@ -257,7 +261,6 @@ class PiecewiseGraphs:
                 pieces.hidden = same_memory(hidden)
                 pieces.graphs.append(recorder.end())
         except RuntimeError as error:  # out of memory, or an operation that cannot be recorded: it can still be run
-            recorder.drop()
             self._refused[num_tokens] = f"it could not be recorded: {str(error).splitlines()[0]}"
             warnings.warn(f"{num_tokens} tokens: {self._refused[num_tokens]}", stacklevel=2)
             return

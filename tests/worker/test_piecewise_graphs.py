@@ -92,7 +92,8 @@ class TapeRecorder:
         try:
             yield
         finally:
-            self.drop()
+            if self._tape is not None:
+                self.end()
             for cache, numbers in zip(self.caches, before, strict=True):
                 cache.copy_(numbers)
 
@@ -108,10 +109,6 @@ class TapeRecorder:
         assert tape is not None
         tape.__exit__(None, None, None)
         return tape
-
-    def drop(self) -> None:
-        if self._tape is not None:
-            self.end()
 
 
 class Machine:
