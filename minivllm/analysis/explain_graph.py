@@ -130,12 +130,15 @@ def graph(log: Log, ask: Ask) -> Explanation:
 
 def _add_launches(log: Log, step: int, mode: str, explanation: Explanation) -> None:
     """What one replay stands for, or what is launched instead of it, as a profiled step counted it."""
-    profile = nearest_profile(log, step, is_graph=mode != "NONE")
+    profile = nearest_profile(log, step, is_graph=mode == "FULL")
     if profile is None:
         return
     explanation.values["profiled"] = profile.as_dict()
     explanation.tables.append(profile.table())
-    what = "that one replay starts" if profile.of == "replay" else "that the forward pass launches one by one"
+    what = {
+        "FULL": "that one replay starts",
+        "PIECEWISE": "that the forward pass launches, most of them by replays of its pieces",
+    }.get(mode, "that the forward pass launches one by one")
     kinds = counted(len(profile.on_device), "kind")
     explanation.more.append(
         f"{counted(profile.launches, 'kernel')} of {kinds} {what}, {profile.total_ns / 1e6:.3f} ms of them "
