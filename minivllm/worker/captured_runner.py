@@ -43,6 +43,8 @@ from minivllm.worker.staging import SampledTokens, TokenCopy
 UNKNOWN_TOKEN = -1
 # How long recording may hold up the start; what is left is recorded when it is first needed.
 _CAPTURE_SECONDS = 3.0
+# How much of that may go to pieces where decodes are whole: for those of the longest steps, which are met first.
+_PIECES_SECONDS = 0.5
 
 # Replayed; launched (in pieces or not) and sampled on the device; sampled with the host; all as a runner without graphs
 # does it.
@@ -136,10 +138,11 @@ class CapturedModelRunner(GPUModelRunner):
         recorder = CudaRecorder(self.device) if is_gpu else None
         inputs = self._step.model_forward, self._step.slot_mapping
         self._pieces = PiecewiseGraphs(*inputs, attention, recorder, self.most_in_pieces)
-        if is_gpu:  # whole graphs first: they serve most steps; pieces have the time that is left
-            end = time.monotonic() + _CAPTURE_SECONDS
-            self._graphs.capture(self._dispatcher.first_shapes(), _CAPTURE_SECONDS)
-            self._pieces.capture(self._dispatcher.first_pieces(), end - time.monotonic())
+        if is_gpu:  # whole graphs first: they serve most steps; pieces have of the time that is left
+            end, shapes = time.monotonic() + _CAPTURE_SECONDS, self._dispatcher.first_shapes()
+            self._graphs.capture(shapes, _CAPTURE_SECONDS)
+            seconds = min(end - time.monotonic(), _PIECES_SECONDS if shapes else _CAPTURE_SECONDS)
+            self._pieces.capture(self._dispatcher.first_pieces(), seconds)
 
     # ---- execute --------------------------------------------------------------------------------------------------
 

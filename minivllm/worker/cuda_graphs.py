@@ -186,9 +186,13 @@ class GraphDispatcher:
         return self._pieces[-1] if self._pieces else 0
 
     def first_pieces(self) -> list[int]:
-        """Numbers of tokens that are captured without attention, in the order of their worth: see `first_shapes`."""
-        largest, few = self._pieces[-1:], [size for size in self._pieces[:-1] if size <= _FEW]
-        return [*largest, *few, *[size for size in self._pieces[-2::-1] if size > _FEW]]
+        """Numbers of tokens that are captured without attention, in the order of their worth: see `first_shapes`.
+
+        A few small ones come early only if decodes need them: a step with prompts is seldom so short.
+        """
+        most_few = 0 if self._decodes else _FEW
+        largest, few = self._pieces[-1:], [size for size in self._pieces[:-1] if size <= most_few]
+        return [*largest, *few, *[size for size in self._pieces[-2::-1] if size > most_few]]
 
     def first_shapes(self) -> list[StepShape]:
         """All shapes in the order of their worth: the largest, which makes the pool large enough; a few small ones,

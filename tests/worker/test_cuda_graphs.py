@@ -103,8 +103,10 @@ def test_steps_are_in_pieces_as_long_as_launching_them_takes_longer(max_num_batc
     assert most_in_pieces(max_num_batched_tokens, weights_per_layer) == most
 
 
-def test_pieces_of_the_largest_size_come_first_then_the_smallest():
+def test_pieces_of_the_largest_size_come_first_then_the_smallest_if_decodes_need_them():
     assert GraphDispatcher.for_mode("PIECEWISE", 20, 40).first_pieces() == [40, 1, 2, 4, 8, 32, 24, 16]
+    decodes_are_whole = GraphDispatcher.for_mode("FULL_AND_PIECEWISE", 20, 40)
+    assert decodes_are_whole.first_pieces() == [40, 32, 24, 16, 8, 4, 2, 1]
 
 
 SUPPORT = ("NEVER", "UNIFORM_SINGLE_TOKEN_DECODE", "UNIFORM_BATCH", "ALWAYS")
