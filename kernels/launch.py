@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -88,6 +89,9 @@ class LayerTensors(NamedTuple):
     out: torch.Tensor
 
 
+NO_LAYER = (None,) * len(LayerTensors._fields)
+
+
 class LayerLaunch:
     """A launch that every layer of a step repeats, each with tensors of its own, which lie in memory alike.
 
@@ -102,39 +106,33 @@ class LayerLaunch:
         arguments: Of the first layer, in order; then the named ones, and options of the launch.
     """
 
-    __slots__ = ("_arguments", "_grid", "_kernel", "_options", "_own", "_program")
+    __slots__ = ("_arguments", "_boxes", "_grid", "_kernel", "_options", "_program", "_tensors")
 
     def __init__(self, kernel: Any, grid: tuple[int, ...], own: dict[str, str], *arguments: Any, **named: Any) -> None:
-        self._kernel, self._own = kernel, tuple(own.items())
-        self._grid = (*grid, 1, 1)[:3]
+        self._kernel, self._grid = kernel, (*grid, 1, 1)[:3]
         self._program = kernel[self._grid](*arguments, **named)
         given = dict(zip(kernel.arg_names, arguments, strict=False)) | named
         self._arguments = {name: given.pop(name) for name in kernel.arg_names}
         self._options = given
-        self._let_go()
+        places = [(name, LayerTensors._fields.index(what)) for name, what in own.items()]
+        self._tensors = [place for place in places if isinstance(self._arguments[place[0]], torch.Tensor)]
+        self._boxes = [(self._arguments[name], which) for name, which in places if (name, which) not in self._tensors]
+        self._take(NO_LAYER)
 
     def again(self, layer: LayerTensors) -> None:
         """Launch it for another layer."""
-        arguments = self._arguments
-        for name, what in self._own:
-            tensor, before = getattr(layer, what), arguments[name]
-            if before is None:
-                arguments[name] = tensor
-            else:
-                before.base = tensor
+        self._take(layer)
         if self._program is None:
-            self._kernel[self._grid](**arguments, **self._options)
+            self._kernel[self._grid](**self._arguments, **self._options)
         else:
-            self._program[self._grid](*arguments.values())
-        self._let_go()
+            self._program[self._grid](*self._arguments.values())
+        self._take(NO_LAYER)  # its memory serves the next layer
 
-    def _let_go(self) -> None:
-        """Keep no layer's tensors: their memory serves the next one."""
-        for name, _ in self._own:
-            if isinstance(self._arguments[name], torch.Tensor):
-                self._arguments[name] = None
-            else:
-                self._arguments[name].base = None
+    def _take(self, layer: Sequence[Any]) -> None:
+        for name, which in self._tensors:
+            self._arguments[name] = layer[which]
+        for box, which in self._boxes:
+            box.base = layer[which]
 
 
 def check_paged(query: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor) -> None:
