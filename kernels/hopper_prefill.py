@@ -45,7 +45,7 @@ from minivllm.kernels.gluon_guard import (
     reinterpret,
     tensor_in_boxes,
 )
-from minivllm.kernels.launch import UNSCALED, gpu_of
+from minivllm.kernels.launch import UNSCALED, LayerLaunch, gpu_of
 
 # Rows of a consumer: what the matrix unit multiplies at once with 4 warps.
 HALF = 64
@@ -600,6 +600,7 @@ def hopper_prefill(
     fresh: tuple[torch.Tensor, torch.Tensor] | None = None,
     out: torch.Tensor | None = None,
     plan: Plan | None = None,
+    launches: list[LayerLaunch] | None = None,
 ) -> torch.Tensor:
     """Causal attention of any number of tokens per request, where `is_for` says so; `paged_prefill_reference` says what
     it computes. Arguments are not checked: `is_for` is the check.
@@ -617,6 +618,7 @@ def hopper_prefill(
             instead of the cache: right only if every request is whole.
         out: Written if given. Tokens before query_start_loc[0] and from query_start_loc[-1] on are left as they are.
         plan: Sizes of tiles; None chooses.
+        launches: If given, what was launched is added to it: another layer of the step may repeat it.
 
     Returns:
         (tokens, num_heads, head_dim)
@@ -634,15 +636,18 @@ def hopper_prefill(
     block_size = kv_cache.shape[2]
     if fresh is None:
         page_rows = min(block_size, plan.keys)
-        rows, columns = page_rows, PANEL
+        rows, columns, keys, values = page_rows, PANEL, "key_pages", "value_pages"
         key, value = (cache.flatten(0, 1) for cache in (kv_cache[0], kv_cache[1]))
     else:
         page_rows = block_size = plan.keys  # not used
-        rows, columns = plan.keys, head_dim
+        rows, columns, keys, values = plan.keys, head_dim, "key", "value"
         key, value = fresh
     num_blocks = tokens // plan.rows + requests  # of queries, not of the cache; some are nobody's, see request_of_block
     programs = min(gpu_of(query.device).processors * plan.per_processor, num_blocks * num_heads)
-    hopper_prefill_kernel[(programs,)](
+    launch = LayerLaunch(
+        hopper_prefill_kernel,
+        (programs,),
+        {"query_desc": "query", "key_desc": keys, "value_desc": values, "out_ptr": "out"},
         tensor_in_boxes(query.flatten(1), HALF, head_dim),
         tensor_in_boxes(key.flatten(1), rows, columns),
         tensor_in_boxes(value.flatten(1), rows, columns),
@@ -672,4 +677,6 @@ def hopper_prefill(
         num_warps=CONSUMER_WARPS,
         maxnreg=plan.entry_registers,
     )
+    if launches is not None:
+        launches.append(launch)
     return out

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -68,6 +69,70 @@ def gpu_of(device: torch.device) -> Gpu:
     capability = facts.major * 10 + facts.minor
     launches_early = capability >= 90 and os.environ.get("MINIVLLM_PDL") != "0"
     return Gpu(facts.multi_processor_count, capability, stages=3, launches_early=launches_early)
+
+
+class LayerTensors(NamedTuple):
+    """What the launches of attention have anew in each layer. All else a step's layers have in common.
+
+    Attributes:
+        query: (tokens, num_heads, head_dim).
+        key, value: (tokens, num_kv_heads, head_dim), the step's own.
+        key_pages, value_pages: (num_blocks, block_size, num_kv_heads, head_dim).
+        out: As the query.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    key_pages: torch.Tensor
+    value_pages: torch.Tensor
+    out: torch.Tensor
+
+
+NO_LAYER = (None,) * len(LayerTensors._fields)
+
+
+class LayerLaunch:
+    """A launch that every layer of a step repeats, each with tensors of its own, which lie in memory alike.
+
+    Triton looks at each argument of a launch to find the program that was compiled for such arguments. Making these
+    arguments and looking at them takes the host far longer than the launch itself, and all layers come to the same
+    program: it is kept, with everything that is no layer's own.
+
+    Args:
+        kernel: Compiled by Triton, or interpreted: then nothing is kept but the arguments.
+        grid: Of programs.
+        own: Which parameters of the kernel are a layer's own, and what they are. A descriptor gets the tensor as base.
+        arguments: Of the first layer, in order; then the named ones, and options of the launch.
+    """
+
+    __slots__ = ("_arguments", "_boxes", "_grid", "_kernel", "_options", "_program", "_tensors")
+
+    def __init__(self, kernel: Any, grid: tuple[int, ...], own: dict[str, str], *arguments: Any, **named: Any) -> None:
+        self._kernel, self._grid = kernel, (*grid, 1, 1)[:3]
+        self._program = kernel[self._grid](*arguments, **named)
+        given = dict(zip(kernel.arg_names, arguments, strict=False)) | named
+        self._arguments = {name: given.pop(name) for name in kernel.arg_names}
+        self._options = given
+        places = [(name, LayerTensors._fields.index(what)) for name, what in own.items()]
+        self._tensors = [place for place in places if isinstance(self._arguments[place[0]], torch.Tensor)]
+        self._boxes = [(self._arguments[name], which) for name, which in places if (name, which) not in self._tensors]
+        self._take(NO_LAYER)
+
+    def again(self, layer: LayerTensors) -> None:
+        """Launch it for another layer."""
+        self._take(layer)
+        if self._program is None:
+            self._kernel[self._grid](**self._arguments, **self._options)
+        else:
+            self._program[self._grid](*self._arguments.values())
+        self._take(NO_LAYER)  # its memory serves the next layer
+
+    def _take(self, layer: Sequence[Any]) -> None:
+        for name, which in self._tensors:
+            self._arguments[name] = layer[which]
+        for box, which in self._boxes:
+            box.base = layer[which]
 
 
 def check_paged(query: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, seq_lens: torch.Tensor) -> None:

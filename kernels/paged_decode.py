@@ -41,7 +41,7 @@ from typing import NamedTuple
 import torch
 
 from minivllm.kernels.early_launch import AFTER_ITS_WAIT, begin_early, early_launch, wait_for_earlier
-from minivllm.kernels.launch import UNSCALED, KVScales, check_paged, gpu_of, padded_size
+from minivllm.kernels.launch import UNSCALED, KVScales, LayerLaunch, check_paged, gpu_of, padded_size
 from minivllm.kernels.paged import SharedPrefix, join_splits, load_page_ids, softmax_step
 from minivllm.kernels.triton_guard import jit, jit_for_any, next_power_of_2, tl
 
@@ -481,6 +481,7 @@ def paged_decode(
     out: torch.Tensor | None = None,
     prefix: SharedPrefix | None = None,
     plan: DecodePlan | None = None,
+    launches: list[LayerLaunch] | None = None,
 ) -> torch.Tensor:
     """Attention of one token per request.
 
@@ -494,6 +495,7 @@ def paged_decode(
         out: Written if given. (requests, num_heads, head_dim)
         prefix: Attention to the first tokens, which are not read here but joined.
         plan: Of these lengths, this window and this prefix; None makes one.
+        launches: If given, what was launched is added to it: another layer of the step may repeat it.
 
     Returns:
         (requests, num_heads, head_dim)
@@ -514,7 +516,10 @@ def paged_decode(
         raise ValueError("the plan is of another batch, window or prefix")
     group = num_heads // num_kv_heads
     prefix_splits = 0 if prefix is None else prefix.lse.shape[2]
-    paged_decode_kernel[(num_kv_heads, len(plan.parts))](
+    launch = LayerLaunch(
+        paged_decode_kernel,
+        (num_kv_heads, len(plan.parts)),
+        {"out_ptr": "out", "query_ptr": "query", "key_cache_ptr": "key_pages", "value_cache_ptr": "value_pages"},
         out,
         plan.partial_out,
         plan.partial_lse,
@@ -547,8 +552,13 @@ def paged_decode(
         num_stages=plan.tiling.stages,
         **early_launch(query.device, requests, AFTER_ITS_WAIT),
     )
+    if launches is not None:
+        launches.append(launch)
     if plan.is_joined_apart:
-        join_parts_kernel[(num_heads, requests)](
+        launch = LayerLaunch(
+            join_parts_kernel,
+            (num_heads, requests),
+            {"out_ptr": "out"},
             out,
             plan.partial_out,
             plan.partial_lse,
@@ -564,4 +574,6 @@ def paged_decode(
             num_warps=1,
             **early_launch(query.device, requests, AFTER_ITS_WAIT),
         )
+        if launches is not None:
+            launches.append(launch)
     return out

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from minivllm.kernels.launch import UNSCALED, Gpu, KVScales, check_paged, gpu_of, padded_size
+from minivllm.kernels.launch import UNSCALED, Gpu, KVScales, LayerLaunch, check_paged, gpu_of, padded_size
 from minivllm.kernels.paged import softmax_step
 from minivllm.kernels.triton_guard import TensorDescriptor, jit, jit_for_any, next_power_of_2, tl
 
@@ -299,6 +299,7 @@ def paged_prefill(
     scales: KVScales = UNSCALED,
     fresh: tuple[torch.Tensor, torch.Tensor] | None = None,
     out: torch.Tensor | None = None,
+    launches: list[LayerLaunch] | None = None,
 ) -> torch.Tensor:
     """Causal attention of any number of tokens per request.
 
@@ -315,6 +316,7 @@ def paged_prefill(
         fresh: Keys and values of this step, (tokens, num_kv_heads, head_dim) each. They are read instead of the cache:
             right only if every request is whole, that is seq_lens are the numbers of queries.
         out: Written if given. Tokens before query_start_loc[0] and from query_start_loc[-1] on are left as they are.
+        launches: If given, what was launched is added to it: another layer of the step may repeat it.
 
     Returns:
         (tokens, num_heads, head_dim)
@@ -341,7 +343,14 @@ def paged_prefill(
     scales = scales if fresh is None else UNSCALED
     token_stride = kv_cache.stride(2) if fresh is None else key.stride(0)
     boxes = (in_boxes(key, tiling.tile), in_boxes(value, tiling.tile)) if is_boxed else (None, None)
-    paged_prefill_kernel[grid](
+    keys, values = ("key_pages", "value_pages") if fresh is None else ("key", "value")
+    own = {"out_ptr": "out", "query_ptr": "query", "key_ptr": keys, "value_ptr": values}
+    if is_boxed:
+        own |= {"key_boxes": keys, "value_boxes": values}
+    launch = LayerLaunch(
+        paged_prefill_kernel,
+        grid,
+        own,
         out,
         query,
         key,
@@ -371,4 +380,6 @@ def paged_prefill(
         num_warps=tiling.warps,
         num_stages=tiling.stages,
     )
+    if launches is not None:
+        launches.append(launch)
     return out

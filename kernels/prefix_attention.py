@@ -29,7 +29,7 @@ from typing import NamedTuple
 import torch
 
 from minivllm.kernels.early_launch import begin_early, early_launch, wait_for_earlier
-from minivllm.kernels.launch import UNSCALED, Gpu, KVScales, check_paged, gpu_of, padded_size
+from minivllm.kernels.launch import UNSCALED, Gpu, KVScales, LayerLaunch, check_paged, gpu_of, padded_size
 from minivllm.kernels.paged import SharedPrefix, load_page_ids, softmax_step
 from minivllm.kernels.triton_guard import cdiv, jit_for_any, next_power_of_2, tl
 
@@ -236,6 +236,7 @@ def prefix_attention(
     num_tokens: torch.Tensor,
     scales: KVScales = UNSCALED,
     num_splits: int | None = None,
+    launches: list[LayerLaunch] | None = None,
 ) -> SharedPrefix:
     """Attention of one token per request to the first tokens of all contexts, which stand in the same pages.
 
@@ -247,6 +248,8 @@ def prefix_attention(
         num_tokens: (1,) int32: tokens of the prefix.
         scales: What the numbers of an FP8 cache are multiplied with.
         num_splits: Programs that share the prefix; None chooses by the batch and the GPU.
+        launches: If given, what was launched is added to it: another layer of the step may repeat it, and leaves its
+            attention in the place of this one's.
 
     Returns:
         What `paged_decode` joins with attention to the rest.
@@ -267,7 +270,10 @@ def prefix_attention(
     partial_out = torch.empty((requests, num_heads, splits, head_dim), dtype=torch.float32, device=query.device)
     partial_lse = torch.empty((requests, num_heads, splits), dtype=torch.float32, device=query.device)
     if requests:
-        prefix_attention_kernel[(num_kv_heads, blocks, splits)](
+        launch = LayerLaunch(
+            prefix_attention_kernel,
+            (num_kv_heads, blocks, splits),
+            {"query_ptr": "query", "key_ptr": "key_pages", "value_ptr": "value_pages"},
             partial_out,
             partial_lse,
             query,
@@ -292,4 +298,6 @@ def prefix_attention(
             num_stages=tiling.stages,
             **early_launch(query.device, requests),
         )
+        if launches is not None:
+            launches.append(launch)
     return SharedPrefix(num_tokens, partial_out, partial_lse)

@@ -182,7 +182,7 @@ class VllmConfig(msgspec.Struct, frozen=True, kw_only=True):
         batch: How the worker keeps its batch: "slots" (a request never moves) or "rows" (compacted every step).
         stream_interval: Tokens from one output of a request to the next; its first and last output always come.
         attention_backend: Its name, to have that one or an error; None takes the best that can run.
-        cudagraph_mode: Which steps run as graphs; None is FULL_DECODE_ONLY on a GPU whose attention can be recorded,
+        cudagraph_mode: Which steps run as graphs; None is FULL_AND_PIECEWISE on a GPU whose attention can be recorded,
             PIECEWISE where it cannot, and NONE elsewhere.
     """
 

@@ -16,6 +16,8 @@ from minivllm.trace.reader import Log
 _OURS = "minivllm.worker.cuda_graphs:GraphDispatcher.dispatch"
 _VLLM = "vllm/v1/worker/gpu/cudagraph_utils.py::CudaGraphManager.dispatch"
 _LARGEST = 512
+_WHILE_A_LAYER_IS_LAUNCHED = 1 << 37  # weights times tokens
+_LONGEST_IN_PIECES = 8192
 _WAYS = {
     "NONE": "launched kernel by kernel (mode NONE)",
     "PIECEWISE": "in graphs of everything but attention (PIECEWISE)",
@@ -34,6 +36,20 @@ def longer_decodes(max_num_seqs: int, query_len: int = 1) -> list[int]:
     return [*range(_LARGEST + 32, min(end, 1025), 32), *range(1088, end, 64)]
 
 
+def most_in_pieces(max_num_batched_tokens: int, weights_per_layer: int) -> int:
+    """Tokens of the longest step that is captured in pieces: a longer one takes the GPU longer than the host."""
+    worth_it = min(_LONGEST_IN_PIECES, max(_LARGEST, _WHILE_A_LAYER_IS_LAUNCHED // weights_per_layer))
+    return min(max_num_batched_tokens, 1 << (worth_it.bit_length() - 1))
+
+
+def piece_sizes(most: int) -> list[int]:
+    """Numbers of tokens that are captured in pieces: beyond 512 eight to a doubling, and the most."""
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, _LARGEST, 16)]
+    for size in (512, 1024, 2048, 4096):
+        sizes += range(size, 2 * size, size // 8)
+    return [size for size in sizes if size < most] + [most]
+
+
 def captured_decodes(max_num_seqs: int, query_len: int = 1) -> list[int]:
     """Numbers of requests for which a step of decodes is captured."""
     sizes = capture_sizes(max_num_seqs, query_len) + longer_decodes(max_num_seqs, query_len)
@@ -41,16 +57,17 @@ def captured_decodes(max_num_seqs: int, query_len: int = 1) -> list[int]:
     return sorted({min(-(-size // query_len), max_num_seqs) for size in below} | {max_num_seqs})
 
 
-def dispatch(query_lens: list[int], max_num_seqs: int, query_len: int = 1) -> tuple[str, int, str]:
-    """Mode, padded number of tokens, and why, of a step on a GPU where steps of decodes are captured."""
+def dispatch(query_lens: list[int], max_num_seqs: int, query_len: int, pieces: list[int]) -> tuple[str, int, str]:
+    """Mode, padded number of tokens, and why, of a step on a GPU where decodes are captured, and others in pieces."""
     tokens, requests = sum(query_lens), len(query_lens)
     decodes = captured_decodes(max_num_seqs, query_len)
-    if any(length != query_len for length in query_lens):
-        return "NONE", tokens, "prompts in the step, and only steps of decodes are captured"
-    if not decodes or requests > decodes[-1]:
-        return "NONE", tokens, f"{requests} decodes, and the largest graph has {decodes[-1] if decodes else 0}"
-    padded = decodes[bisect_left(decodes, requests)]
-    return "FULL", padded * query_len, f"{requests} decodes, padded to {padded}"
+    if all(length == query_len for length in query_lens) and requests <= decodes[-1]:
+        padded = decodes[bisect_left(decodes, requests)]
+        return "FULL", padded * query_len, f"{requests} decodes, padded to {padded}"
+    if tokens > pieces[-1]:
+        return "NONE", tokens, f"{tokens} tokens, and the largest pieces have {pieces[-1]}"
+    padded = pieces[bisect_left(pieces, tokens)]
+    return "PIECEWISE", padded, f"{tokens} tokens, padded to {padded}; attention is not"
 
 
 def graph(log: Log, ask: Ask) -> Explanation:
@@ -69,7 +86,8 @@ def graph(log: Log, ask: Ask) -> Explanation:
     limits = settings(log, "scheduler_config")
     query_len = 1 + limits.get("num_lookahead_tokens", 0)
     mode, tokens, padded = (batch.data[key] for key in ("graph_mode", "num_tokens", "num_tokens_padded"))
-    would, would_pad, reason = dispatch(query_lens, plan["max_num_seqs"], query_len)
+    pieces = _pieces(log)
+    would, would_pad, reason = dispatch(query_lens, plan["max_num_seqs"], query_len, pieces)
     device = log.header.device
     why = _why(device, mode, batch.data.get("graph_reason"), reason)
     explanation = Explanation(
@@ -85,7 +103,8 @@ def graph(log: Log, ask: Ask) -> Explanation:
             "max_num_seqs": plan["max_num_seqs"],
             "device": device,
             "attention_backend": batch.data["attention_backend"],
-            "capture_sizes": capture_sizes(plan["max_num_seqs"], query_len),
+            "capture_sizes": captured_decodes(plan["max_num_seqs"], query_len),
+            "piece_sizes": pieces,
             "on_a_gpu": {"mode": would, "padded": would_pad, "reason": reason},
         },
         {"mode": mode, "padded": padded},
@@ -93,18 +112,17 @@ def graph(log: Log, ask: Ask) -> Explanation:
         _VLLM,
         request=ask.request,
         iteration=step,
-        tables=[Table("sizes", ("what", "tokens"), _sizes(plan["max_num_seqs"], query_len))],
+        tables=[Table("sizes", ("what", "tokens"), _sizes(plan["max_num_seqs"], query_len, pieces))],
         hint=f"map plan --iteration {step}",
     )
     _add_launches(log, step, mode, explanation)
     explanation.more += [
         f"With captured steps on a GPU it would be {would} with {counted(would_pad, 'token')}: {reason}.",
         "The rule: if all requests have the same number of tokens (1, or 1 + drafts) and that many are captured, one "
-        "graph replays the whole step; else its kernels are launched one by one.",
-        "vLLM's default ends at 512 tokens. Here all decodes are captured, up to max_num_seqs: with a small model "
-        "launching them takes the host longer than the GPU needs to run them.",
-        "vLLM has PIECEWISE graphs for mixed steps in between (without attention), so its default is no eager "
-        "step there.",
+        "graph replays the whole step; else it is replayed in pieces, with attention launched between them; a longer "
+        "one is launched kernel by kernel.",
+        "vLLM's default does the same (FULL_AND_PIECEWISE), and ends at 512 tokens. Here all decodes are captured, up "
+        "to max_num_seqs, and pieces as long as launching the model would take the host longer than the GPU needs.",
         "Rows of padding have slot -1 and length 0: they are computed, and nobody reads them.",
     ]
     return explanation
@@ -112,12 +130,15 @@ def graph(log: Log, ask: Ask) -> Explanation:
 
 def _add_launches(log: Log, step: int, mode: str, explanation: Explanation) -> None:
     """What one replay stands for, or what is launched instead of it, as a profiled step counted it."""
-    profile = nearest_profile(log, step, is_graph=mode != "NONE")
+    profile = nearest_profile(log, step, is_graph=mode == "FULL")
     if profile is None:
         return
     explanation.values["profiled"] = profile.as_dict()
     explanation.tables.append(profile.table())
-    what = "that one replay starts" if profile.of == "replay" else "that the forward pass launches one by one"
+    what = {
+        "FULL": "that one replay starts",
+        "PIECEWISE": "that the forward pass launches, most of them by replays of its pieces",
+    }.get(mode, "that the forward pass launches one by one")
     kinds = counted(len(profile.on_device), "kind")
     explanation.more.append(
         f"{counted(profile.launches, 'kernel')} of {kinds} {what}, {profile.total_ns / 1e6:.3f} ms of them "
@@ -133,8 +154,24 @@ def _why(device: str, mode: str, told: str | None, reason: str) -> str:
     return reason if mode != "NONE" else f"no graph fits or none was captured ({reason})"
 
 
-def _sizes(max_num_seqs: int, query_len: int) -> list[tuple[str, ...]]:
+def _pieces(log: Log) -> list[int]:
+    """The sizes that a GPU would have for this run's model; where none ran, for one whose layers are small."""
+    shape = log.header.model_shape
+    weights = 1
+    if shape:
+        heads = 2 * shape["num_attention_heads"] + 2 * shape["num_key_value_heads"]
+        weights = shape["hidden_size"] * (heads * shape["head_dim"] + 3 * shape["intermediate_size"])
+    return piece_sizes(most_in_pieces(settings(log, "scheduler_config")["max_num_batched_tokens"], weights))
+
+
+def _some(sizes: list[int]) -> str:
+    """The first ones and the last."""
+    first, last = sizes[:6], sizes[6:][-1:]
+    return ", ".join(map(str, [*first, *(["..."] if len(sizes) > 7 else []), *last]))
+
+
+def _sizes(max_num_seqs: int, query_len: int, pieces: list[int]) -> list[tuple[str, ...]]:
     return [
-        ("captured (any step)", ", ".join(map(str, capture_sizes(max_num_seqs, query_len)))),
         ("steps of decodes, in requests", ", ".join(map(str, captured_decodes(max_num_seqs, query_len)))),
+        ("other steps, in pieces, in tokens", _some(pieces)),
     ]

@@ -25,6 +25,7 @@ import torch
 from minivllm.attention.backend import AttentionCGSupport, AttentionMetadata
 from minivllm.attention.paged import PagedBackend, PagedMetadata
 from minivllm.kernels.hopper_prefill import hopper_prefill, is_for
+from minivllm.kernels.launch import LayerLaunch, LayerTensors
 from minivllm.kernels.paged_decode import DecodePlan, paged_decode, plan_decode
 from minivllm.kernels.paged_prefill import paged_prefill
 from minivllm.kernels.prefix_attention import is_worth_it, prefix_attention
@@ -36,9 +37,11 @@ class TritonBatch(PagedMetadata):
 
     Attributes:
         plans: By window, how the contexts of the decodes are cut.
+        launches: By window, the launches of the first such layer, which the others repeat.
     """
 
     plans: dict[int | None, DecodePlan] = field(default_factory=dict)
+    launches: dict[int | None, list[LayerLaunch]] = field(default_factory=dict)
 
     def prefix_of(self, window: int | None) -> torch.Tensor | None:
         """How much of their contexts decodes attend to together in a layer: nothing in one that sees a window."""
@@ -81,25 +84,47 @@ class TritonBackend(PagedBackend[TritonBatch]):
     ) -> torch.Tensor:
         if out is None:
             out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        launches = batch.launches.get(window)
+        if launches is None:
+            batch.launches[window] = self._launch(query, key, value, kv_cache, batch, window, out)
+            return out
+        key_pages, value_pages = kv_cache.unbind(0)
+        layer = LayerTensors(query, key, value, key_pages, value_pages, out)
+        for launch in launches:
+            launch.again(layer)
+        return out
+
+    def _launch(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        batch: TritonBatch,
+        window: int | None,
+        out: torch.Tensor,
+    ) -> list[LayerLaunch]:
+        """Attention of the first layer of a step that sees such a window: what is launched, the others launch again."""
+        launches: list[LayerLaunch] = []
         parts = batch.parts
         front, num_requests = parts.num_decodes, len(batch.seq_lens)
         if front:
             decodes = query[:front], kv_cache, batch.block_table[:front], batch.seq_lens[:front]
             prefix_tokens, prefix = batch.prefix_of(window), None
             if prefix_tokens is not None:
-                prefix = prefix_attention(*decodes, prefix_tokens, self.scales)
+                prefix = prefix_attention(*decodes, prefix_tokens, self.scales, None, launches)
             plan = batch.plan(query[:front], kv_cache, window)
-            paged_decode(*decodes, window, self.scales, out[:front], prefix, plan)
+            paged_decode(*decodes, window, self.scales, out[:front], prefix, plan, launches)
         # A cache of 8 bits must be read back: a token's attention must not depend on the step it was computed in.
         can_be_fresh = kv_cache.dtype == key.dtype and key.stride() == value.stride()
         middle = num_requests - (parts.num_fresh if can_be_fresh else 0)
         if front < middle:
             most = parts.max_query_len if can_be_fresh else max(parts.max_query_len, parts.max_fresh_len)
-            self._prefill(query, kv_cache, batch, slice(front, middle), most, window, None, out)
+            self._prefill(query, kv_cache, batch, slice(front, middle), most, window, None, out, launches)
         if middle < num_requests:
             part = slice(middle, num_requests)
-            self._prefill(query, kv_cache, batch, part, parts.max_fresh_len, window, (key, value), out)
-        return out
+            self._prefill(query, kv_cache, batch, part, parts.max_fresh_len, window, (key, value), out, launches)
+        return launches
 
     def _prefill(
         self,
@@ -111,11 +136,12 @@ class TritonBackend(PagedBackend[TritonBatch]):
         window: int | None,
         fresh: tuple[torch.Tensor, torch.Tensor] | None,
         out: torch.Tensor,
+        launches: list[LayerLaunch],
     ) -> None:
         """Attention of some of the requests: from the pages, or of whole prompts from the step's own tensors."""
         starts = batch.query_start_loc[part.start : part.stop + 1]
         tables = batch.block_table[part], starts, batch.seq_lens[part], max_query_len
         if is_for(query, kv_cache, part.stop - part.start, max_query_len, window, fresh is not None):
-            hopper_prefill(query, kv_cache, *tables, fresh, out)
+            hopper_prefill(query, kv_cache, *tables, fresh, out, None, launches)
         else:
-            paged_prefill(query, kv_cache, *tables, window, self.scales, fresh, out)
+            paged_prefill(query, kv_cache, *tables, window, self.scales, fresh, out, launches)

@@ -99,6 +99,10 @@ def main() -> None:
     phases.wrap(Worker, "determine_num_gpu_blocks", "size the KV cache")
     phases.wrap(Worker, "initialize_cache", "allocate the KV cache")
     phases.wrap(CudaGraphs, "capture", "record graphs")
+    if torch.cuda.is_available():
+        from minivllm.worker.piecewise_graphs import PiecewiseGraphs  # imports Triton, which a CPU does not
+
+        phases.wrap(PiecewiseGraphs, "capture", "record graphs")
     phases.begin("the rest of the engine")
     llm: Any = LLM(**arguments)
     phases.end()
@@ -110,8 +114,8 @@ def main() -> None:
     phases.end()
     seconds = {"start Python": _AWAKE - started, **phases.seconds}
     counted = {"compiled": kernels.compiled, "from_cache": kernels.from_cache, "compile_s": kernels.compile_s}
-    graphs = getattr(llm.llm_engine.engine_core.model_executor.worker.runner, "_graphs", None)
-    recorded = len(graphs) if graphs is not None and hasattr(graphs, "__len__") else 0
+    runner = llm.llm_engine.engine_core.model_executor.worker.runner
+    recorded = sum(len(getattr(runner, name, ())) for name in ("_graphs", "_pieces"))
     print(json.dumps({"phases": seconds, "kernels": counted, "graphs": recorded}), flush=True)
 
 

@@ -73,6 +73,12 @@ class DecoderConfig:
         return None if layer in self.full_attention_layers else self.sliding_window
 
     @property
+    def weights_per_layer(self) -> int:
+        """Numbers that each token is multiplied with in a layer."""
+        heads = 2 * self.num_attention_heads + 2 * self.num_key_value_heads  # queries, their outputs, keys and values
+        return self.hidden_size * (heads * self.head_dim + 3 * self.intermediate_size)
+
+    @property
     def windows(self) -> frozenset[int | None]:
         """The different windows of all layers."""
         return frozenset(self.window_of(layer) for layer in range(self.num_hidden_layers))

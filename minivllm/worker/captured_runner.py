@@ -28,7 +28,7 @@ from minivllm.config import VllmConfig
 from minivllm.core.scheduler_output import LogprobsLists, ModelRunnerOutput, SchedulerOutput
 from minivllm.models.registry import CausalLM
 from minivllm.sample.metadata import SamplingMetadata
-from minivllm.worker.cuda_graphs import CudaGraphs, Dispatch, GraphDispatcher, StepShape
+from minivllm.worker.cuda_graphs import CudaGraphs, Dispatch, GraphDispatcher, StepShape, most_in_pieces
 from minivllm.worker.device_mirror import DeviceMirror
 from minivllm.worker.device_requests import Limits
 from minivllm.worker.device_step import DeviceStep, ForwardOutput, Layout
@@ -43,6 +43,8 @@ from minivllm.worker.staging import SampledTokens, TokenCopy
 UNKNOWN_TOKEN = -1
 # How long recording may hold up the start; what is left is recorded when it is first needed.
 _CAPTURE_SECONDS = 3.0
+# How much of that may go to pieces where decodes are whole: for those of the longest steps, which are met first.
+_PIECES_SECONDS = 0.5
 
 # Replayed; launched (in pieces or not) and sampled on the device; sampled with the host; all as a runner without graphs
 # does it.
@@ -115,10 +117,12 @@ class CapturedModelRunner(GPUModelRunner):
             limits.max_model_len,
             self.block_size,
         )
-        mode = vllm_config.cudagraph_mode or "FULL_DECODE_ONLY"
+        mode = vllm_config.cudagraph_mode or "FULL_AND_PIECEWISE"
         is_for_cascade = None in model.config.windows and not vllm_config.model_config.disable_cascade_attn
         self._may_share_prefix = is_for_cascade
-        self._dispatcher = GraphDispatcher.for_mode(mode, limits.max_num_seqs)
+        longest = most_in_pieces(limits.max_num_batched_tokens, model.config.weights_per_layer)
+        self._dispatcher = GraphDispatcher.for_mode(mode, limits.max_num_seqs, longest)
+        self.most_in_pieces = self._dispatcher.largest_pieces
         self._tokens = SampledTokens(limits.max_num_seqs, device)
         self._in_flight: list[StepInFlight] = []
         self._way: Way = "device"
@@ -132,11 +136,13 @@ class CapturedModelRunner(GPUModelRunner):
         self._graphs = CudaGraphs(self._step.run, self.device)
         is_gpu = self.device.type == "cuda"
         recorder = CudaRecorder(self.device) if is_gpu else None
-        self._pieces = PiecewiseGraphs(self._step.model_forward, self._step.slot_mapping, attention, recorder)
-        if is_gpu:  # pieces first: what they take is larger
-            begin = time.monotonic()
-            self._pieces.capture(self._dispatcher.first_pieces(), _CAPTURE_SECONDS / 2)
-            self._graphs.capture(self._dispatcher.first_shapes(), begin + _CAPTURE_SECONDS - time.monotonic())
+        inputs = self._step.model_forward, self._step.slot_mapping
+        self._pieces = PiecewiseGraphs(*inputs, attention, recorder, self.most_in_pieces)
+        if is_gpu:  # whole graphs first: they serve most steps; pieces have of the time that is left
+            end, shapes = time.monotonic() + _CAPTURE_SECONDS, self._dispatcher.first_shapes()
+            self._graphs.capture(shapes, _CAPTURE_SECONDS)
+            seconds = min(end - time.monotonic(), _PIECES_SECONDS if shapes else _CAPTURE_SECONDS)
+            self._pieces.capture(self._dispatcher.first_pieces(), seconds)
 
     # ---- execute --------------------------------------------------------------------------------------------------
 

@@ -7,11 +7,12 @@ rest is padding: slots of -1, lengths of 0.
 
     decodes, one token each    5 requests -> shape (8 tokens, 8 requests, 1)      FULL
     prompts and decodes        300 tokens -> shape (304 tokens, ...)              FULL, if mixed steps are captured
-    the same                   300 tokens -> 304 tokens, requests as they are     PIECEWISE, if the mode has it
+    the same                   300 tokens -> 304 tokens, requests as they are     PIECEWISE, as by default
     more than the largest                                                         NONE: launched kernel by kernel
 
-PIECEWISE is the model without attention, see `piecewise_graphs.py`: for attention that cannot be captured, or only for
-decodes. The mode that is asked for and what the attention backend supports give the mode that is had.
+PIECEWISE is the model without attention, see `piecewise_graphs.py`: for steps with prompts in them, whose attention is
+another one each time, and for attention that cannot be captured. The mode that is asked for and what the attention
+backend supports give the mode that is had.
 
 Upstream: vllm/v1/worker/gpu/cudagraph_utils.py::CudaGraphManager.
 """
@@ -36,6 +37,10 @@ from minivllm.config import CUDAGraphMode
 # 1,024 requests a small model's kernels end sooner than the host can launch them.
 _LARGEST = 512
 _FEW = 8
+# Steps in pieces go on, too, as long as they would wait for the host: so many weights times tokens a GPU multiplies
+# while the host launches a layer kernel by kernel. On an H200 that took 0.6 ms, and 2,048 tokens of a 0.6B model 5 ms.
+_WHILE_A_LAYER_IS_LAUNCHED = 1 << 37
+_LONGEST_IN_PIECES = 8192
 
 GraphMode = Literal["NONE", "PIECEWISE", "FULL"]
 
@@ -90,13 +95,34 @@ def longer_decodes(max_num_seqs: int, query_len: int = 1) -> list[int]:
     return [*range(_LARGEST + 32, min(end, 1025), 32), *range(1088, end, 64)]
 
 
+def most_in_pieces(max_num_batched_tokens: int, weights_per_layer: int) -> int:
+    """Tokens of the longest step that is captured in pieces.
+
+    A longer one keeps the GPU busy while the host launches it, and padding would only give it more to do: 8,192 tokens
+    of a model of 0.6B, 512 of one of 8B.
+    """
+    worth_it = min(_LONGEST_IN_PIECES, max(_LARGEST, _WHILE_A_LAYER_IS_LAUNCHED // weights_per_layer))
+    return min(max_num_batched_tokens, 1 << (worth_it.bit_length() - 1))
+
+
+def piece_sizes(most: int) -> list[int]:
+    """Numbers of tokens that are captured in pieces: to 512 as `capture_sizes`, then eight to a doubling, and the most.
+
+    From 128 tokens on, less than an eighth of a step is padding; a step as long as steps can be has none.
+    """
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, _LARGEST, 16)]
+    for size in (512, 1024, 2048, 4096):
+        sizes += range(size, 2 * size, size // 8)
+    return [size for size in sizes if size < most] + [most]
+
+
 def resolve_cudagraph_mode(
     asked: CUDAGraphMode | None, support: AttentionCGSupport, backend: str
 ) -> tuple[CUDAGraphMode, str | None]:
     """The mode that is had of the one that was asked for, and what had to be changed about it.
 
     Args:
-        asked: None is the default: decodes as whole graphs, or the model in pieces where that cannot be.
+        asked: None is the default: decodes as whole graphs where that can be, and other steps in pieces.
         support: Of which steps the attention backend can be recorded.
         backend: Its name.
 
@@ -104,7 +130,7 @@ def resolve_cudagraph_mode(
         ValueError: Whole graphs of all steps were asked for, and attention can be recorded in none.
     """
     if asked is None:
-        return ("FULL_DECODE_ONLY", None) if support else ("PIECEWISE", f"{backend} cannot be recorded")
+        return ("FULL_AND_PIECEWISE", None) if support else ("PIECEWISE", f"{backend} cannot be recorded")
     mode, what = asked, f"attention backend {backend} supports graphs {support.name}"
     if mode == "FULL" and support == AttentionCGSupport.NEVER:
         raise ValueError(f"cudagraph_mode FULL cannot be had: {what}; take PIECEWISE")
@@ -122,7 +148,7 @@ class GraphDispatcher:
         max_num_seqs: The most requests of a step.
         query_len: Tokens of a request that only decodes: 1, or 1 + the number of drafts.
         capture_mixed: Whether steps with prompts in them are captured, too.
-        piecewise: Whether what is not captured as a whole is captured without attention.
+        most_in_pieces: What is not captured as a whole is captured without attention, up to so many tokens.
         capture_decodes: Whether steps of decodes are captured as a whole.
     """
 
@@ -131,7 +157,7 @@ class GraphDispatcher:
         max_num_seqs: int,
         query_len: int = 1,
         capture_mixed: bool = False,
-        piecewise: bool = False,
+        most_in_pieces: int = 0,
         capture_decodes: bool = True,
     ) -> None:
         self._query_len = query_len
@@ -142,22 +168,31 @@ class GraphDispatcher:
         self._decodes = sorted({min(-(-size // query_len), max_num_seqs) for size in below} | {max_num_seqs})
         self._decodes = self._decodes if capture_decodes else []
         self._mixed = sizes if capture_mixed else []
-        self._pieces = sizes if piecewise else []
+        self._pieces = piece_sizes(most_in_pieces) if most_in_pieces else []
 
     @classmethod
-    def for_mode(cls, mode: CUDAGraphMode, max_num_seqs: int) -> GraphDispatcher:
+    def for_mode(cls, mode: CUDAGraphMode, max_num_seqs: int, most_in_pieces: int) -> GraphDispatcher:
         """The one of a mode that is had."""
         return cls(
             max_num_seqs,
             capture_mixed=mode == "FULL",
-            piecewise=mode in ("PIECEWISE", "FULL_AND_PIECEWISE"),
+            most_in_pieces=most_in_pieces if mode in ("PIECEWISE", "FULL_AND_PIECEWISE") else 0,
             capture_decodes=mode != "PIECEWISE",
         )
 
+    @property
+    def largest_pieces(self) -> int:
+        """The largest number of tokens that is captured without attention; 0 if none is."""
+        return self._pieces[-1] if self._pieces else 0
+
     def first_pieces(self) -> list[int]:
-        """Numbers of tokens that are captured without attention, in the order of their worth: see `first_shapes`."""
-        largest, few = self._pieces[-1:], [size for size in self._pieces[:-1] if size <= _FEW]
-        return [*largest, *few, *[size for size in self._pieces[-2::-1] if size > _FEW]]
+        """Numbers of tokens that are captured without attention, in the order of their worth: see `first_shapes`.
+
+        A few small ones come early only if decodes need them: a step with prompts is seldom so short.
+        """
+        most_few = 0 if self._decodes else _FEW
+        largest, few = self._pieces[-1:], [size for size in self._pieces[:-1] if size <= most_few]
+        return [*largest, *few, *[size for size in self._pieces[-2::-1] if size > most_few]]
 
     def first_shapes(self) -> list[StepShape]:
         """All shapes in the order of their worth: the largest, which makes the pool large enough; a few small ones,

@@ -60,10 +60,12 @@ class GPUModelRunner:
         device: Where the model is.
         block_size: Tokens per block.
         plans_ahead: Whether a step can be launched before the tokens of the one before it are known.
+        most_in_pieces: Tokens of the longest step that is recorded without attention; 0 if none is.
         last_batch: The batch of the latest plan that scheduled anything, for whoever explains it.
     """
 
     plans_ahead = False
+    most_in_pieces = 0
 
     def __init__(
         self,

@@ -37,7 +37,8 @@ class MemoryPlan:
         others: Taken by other processes, by libraries and by the driver.
         weights: What the model takes.
         step: What the largest step takes beyond that, at its peak.
-        graphs: The same for the largest recorded step, whose memory is never given back.
+        graphs: The same for the largest steps that are recorded, as a whole and in pieces. Their memory is never given
+            back, and has room for the smaller ones.
         buffers: What a device keeps of each request.
     """
 
@@ -71,6 +72,11 @@ def plan_memory(runner: GPUModelRunner, limits: SchedulerConfig, utilization: fl
     graphs = buffers = 0
     if runner.plans_ahead:
         graphs = _peak(lambda: run_step(runner, requests, requests, limits.max_model_len), device)
+        longest = runner.most_in_pieces
+        if longest == limits.max_num_batched_tokens:
+            graphs += step
+        elif longest:
+            graphs += _peak(lambda: run_step(runner, longest, requests, limits.max_model_len), device)
         buffers = 4 * (requests + 1) * (limits.max_model_len + 1)  # tokens; what else there is, is small beside them
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -48,14 +48,11 @@ class Recorder(Protocol):
     """Records what is launched between `begin` and `end`, without running it."""
 
     def recording(self) -> AbstractContextManager[None]:
-        """Around all pieces of one forward pass."""
+        """Around all pieces of one forward pass. A piece that has begun and not ended is given up at its end."""
 
     def begin(self) -> None: ...
 
     def end(self) -> Graph: ...
-
-    def drop(self) -> None:
-        """Give up a piece that has begun, if one has."""
 
 
 class CudaRecorder:
@@ -70,9 +67,16 @@ class CudaRecorder:
         self._stream = torch.cuda.Stream(device)
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def recording(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def recording(self) -> Iterator[None]:
         torch.cuda.synchronize()
-        return torch.cuda.stream(self._stream)
+        with torch.cuda.stream(self._stream):
+            try:
+                yield
+            finally:
+                # Here and not outside: PyTorch ends a recording only on the stream on which it began. One that is left
+                # open would let every allocation after it fail.
+                self._drop()
 
     def begin(self) -> None:
         self._graph = torch.cuda.CUDAGraph()
@@ -84,7 +88,7 @@ class CudaRecorder:
         graph.capture_end()
         return graph
 
-    def drop(self) -> None:
+    def _drop(self) -> None:
         if self._graph is not None:
             graph, self._graph = self._graph, None
             with suppress(RuntimeError):  # it says again what has failed
@@ -180,6 +184,7 @@ class PiecewiseGraphs:
         slot_mapping: Where their keys and values are written.
         attention: What runs between the pieces.
         recorder: None where nothing can be recorded: every pass is launched operation by operation.
+        largest: The most tokens that can come; 0 does not say.
     """
 
     def __init__(
@@ -188,10 +193,12 @@ class PiecewiseGraphs:
         slot_mapping: Callable[[int], torch.Tensor],
         attention: PagedBackend[Any],
         recorder: Recorder | None,
+        largest: int = 0,
     ) -> None:
         self._forward, self._slot_mapping, self._attention = forward, slot_mapping, attention
-        self._recorder = recorder
+        self._recorder, self._largest = recorder, largest
         self._passes: dict[int, Pieces] = {}
+        self._met: set[int] = set()
         self._refused: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -201,7 +208,9 @@ class PiecewiseGraphs:
         """Why the next pass of so many tokens will be launched operation by operation; None if it will be replayed."""
         if self._recorder is None or num_tokens in self._passes:
             return None
-        return self._refused.get(num_tokens, "the first of its size is launched kernel by kernel, and recorded then")
+        if num_tokens in self._met:
+            return self._refused.get(num_tokens)
+        return "the first of its size is launched kernel by kernel, the second is recorded"
 
     def capture(self, sizes: Sequence[int], seconds: float = float("inf")) -> None:
         """Record passes of some numbers of tokens, in their order, as long as there is time."""
@@ -212,17 +221,32 @@ class PiecewiseGraphs:
             nowhere = torch.full_like(self._slot_mapping(num_tokens), -1)
             # Compiles what is not compiled yet, which must not be recorded.
             self._forward(num_tokens, NoAttention(self._attention.scales), SimpleNamespace(slot_mapping=nowhere))
+            self._met.add(num_tokens)
             self.record(num_tokens)
 
     def run(self, num_tokens: int, batch: Any) -> torch.Tensor:
-        """Hidden states of a step, (tokens, hidden_size): its inputs are packed and padded, its batch is as it is."""
+        """Hidden states of a step, (tokens, hidden_size): its inputs are packed and padded, its batch is as it is.
+
+        Recording takes as long as some steps, and many sizes come only once. So it is done when one comes again: its
+        kernels are compiled by then, and it need not run before it is recorded.
+        """
+        if num_tokens not in self._passes and num_tokens in self._met and num_tokens not in self._refused:
+            self._make_room(num_tokens)
+            self.record(num_tokens)
         pieces = self._passes.get(num_tokens)
         if pieces is not None:
             return pieces.replay(batch)
-        hidden = self._forward(num_tokens, self._attention, batch)
-        if self._recorder is not None and num_tokens not in self._refused:
-            self.record(num_tokens)
-        return hidden
+        if self._recorder is not None:
+            self._met.add(num_tokens)
+        return self._forward(num_tokens, self._attention, batch)
+
+    def _make_room(self, num_tokens: int) -> None:
+        """Record the largest pass before one that is larger than all so far: its memory has room for every other.
+
+        One after the other, each a little larger, they would all take memory of their own.
+        """
+        if num_tokens > max(self._passes, default=0) and self._largest > num_tokens and self._largest not in self._met:
+            self.capture([self._largest])
 
     def record(self, num_tokens: int) -> None:
         """Record a pass. It is not run."""
@@ -237,7 +261,6 @@ class PiecewiseGraphs:
                 pieces.hidden = same_memory(hidden)
                 pieces.graphs.append(recorder.end())
         except RuntimeError as error:  # out of memory, or an operation that cannot be recorded: it can still be run
-            recorder.drop()
             self._refused[num_tokens] = f"it could not be recorded: {str(error).splitlines()[0]}"
             warnings.warn(f"{num_tokens} tokens: {self._refused[num_tokens]}", stacklevel=2)
             return

@@ -80,6 +80,23 @@ def check_forward(device: str) -> None:
             assert torch.equal(got_cache.view(torch.int32), cache.view(torch.int32)), f"{batch=}: the caches differ"
 
 
+def check_repeated(device: str) -> None:
+    """Layers behind the first one launch again what that one launched, with tensors of their own."""
+    for batch in BATCHES:
+        metadata, kv_cache, new = batch_of(batch)
+        backend = TritonBackend()
+        prepared = backend.prepare(metadata, torch.device("cpu"), torch.float32)
+        for layer, window in enumerate((None, 6, None, 6, None)):
+            query, own, cache = (
+                torch.randn(new.shape[1], HEADS, HEAD_DIM),
+                torch.randn_like(new),
+                kv_cache * (layer + 1),
+            )
+            expected, _ = attend(TorchSdpaBackend([window]), metadata, cache, query, own, window)
+            got = backend.forward(query, own[0], own[1], cache, prepared, window)
+            assert_near(got, expected, f"{batch=} {layer=}", 1e-5)
+
+
 def check_unrotated(device: str) -> None:
     """The fused way is norm, rotation and the plain way; also where a fresh prompt is read from the step's tensors."""
     angles = torch.outer(torch.arange(64.0), 10000.0 ** -torch.linspace(0, 1, HEAD_DIM // 2))
@@ -173,7 +190,7 @@ def check_captured(device: str) -> None:
         expected = generate(folder, attention_backend="torch_sdpa", device=device)
         expected += generate(folder, IN_TURNS, 1, attention_backend="torch_sdpa", device=device)
         CapturedModelRunner._dispatch = spy
-        captured = {"attention_backend": "triton", "device": device, "cudagraph_mode": "FULL_DECODE_ONLY"}
+        captured = {"attention_backend": "triton", "device": device, "cudagraph_mode": "FULL_AND_PIECEWISE"}
         try:
             got = generate(folder, **captured)
             got += generate(folder, IN_TURNS, 1, **captured, async_scheduling=False)
@@ -226,8 +243,8 @@ def check_layers_with_a_window(device: str) -> None:
     backend = TritonBackend()
     together = PagedMetadata(*map(torch.from_numpy, tables), parts, torch.tensor([8], dtype=torch.int32))
     prepared = backend.on_device(together, metadata)
-    for window in (None, 6):
-        cache = kv_cache.clone()
+    for window in (None, 6, None, 6):
+        cache, query = kv_cache.clone(), query + 1
         got = backend.forward(query, new[0], new[1], cache, prepared, window)
         expected, _ = attend(TorchSdpaBackend([window]), metadata, kv_cache, query, new, window)
         assert_near(got, expected, f"{window=}", 1e-5)

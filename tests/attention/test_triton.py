@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed on this machine")
 CHECKS = [
     "forward",
+    "repeated",
     "unrotated",
     "selection",
     "rows",

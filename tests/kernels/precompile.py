@@ -50,12 +50,12 @@ def pretend(arch: int, early: bool) -> dict[str, int]:
     plain_run = JITFunction.run
     compiled: dict[str, int] = {}
 
-    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         kernel = plain_run(self, *args, grid=grid, warmup=True, **kwargs)
         if kernel.metadata.shared > SHARED_BYTES[arch]:
             raise RuntimeError(f"{self.__name__} takes {kernel.metadata.shared} bytes of shared memory")
         compiled[kernel.hash] = kernel.metadata.shared
-        return kernel
+        return None  # as in the interpreter: there is no program that another layer could launch
 
     JITFunction.run = run
     return compiled

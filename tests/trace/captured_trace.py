@@ -26,7 +26,7 @@ def main() -> None:
     DeviceClock.of = staticmethod(lambda device: clock)  # type: ignore[method-assign]
     # Prefixes as short as an interpreter can do.
     TritonBackend.use_cascade_attention = lambda self, num_decodes, tokens, size: num_decodes > 1  # type: ignore[method-assign]
-    settings = {"attention_backend": "triton", "cudagraph_mode": "FULL_DECODE_ONLY", "async_scheduling": True}
+    settings = {"attention_backend": "triton", "cudagraph_mode": "FULL_AND_PIECEWISE", "async_scheduling": True}
     params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, detokenize=False)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(SHAPE))

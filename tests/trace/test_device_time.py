@@ -140,10 +140,10 @@ def test_a_runner_with_graphs_is_traced_and_observed_as_any_other() -> None:
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
     assert told["failures"] == {}
-    assert told["steps"] == [["prefill", "NONE", 0.001], ["decode", "FULL", 0.001]]
+    assert told["steps"] == [["prefill", "PIECEWISE", 0.001], ["decode", "FULL", 0.001]]
     assert told["device"] == [[0, "forward"], [0, "logits"], [1, "replay"]]
     assert told["reasons"] == [
-        ["NONE", "prompts in the step, and only steps of decodes are captured"],
+        ["PIECEWISE", "6 tokens, padded to 8; attention is not"],
         ["FULL", "2 decodes, padded to 2; decodes share a prefix of 4 tokens"],
     ]
     assert told["shared"] == [None, 4], "what explain roofline counts once"

@@ -90,7 +90,7 @@ class FakeAttention:
 def make_runner(config: VllmConfig, monkeypatch: Any) -> CapturedModelRunner:
     """The runner with graphs, on a device like that."""
     monkeypatch.setattr(captured_runner, "DeviceStep", FakeStep)
-    sizes = {"num_key_value_heads": 1, "head_dim": 1, "num_hidden_layers": 1}
+    sizes = {"num_key_value_heads": 1, "head_dim": 1, "num_hidden_layers": 1, "weights_per_layer": 1}
     shape = SimpleNamespace(vocab_size=VOCAB_SIZE + 1, windows={None}, **sizes)
     model: Any = SimpleNamespace(config=shape, compute_logits=lambda hidden: hidden)
     runner = CapturedModelRunner(config, model, FakeAttention(), torch.device("cpu"), torch.float32)

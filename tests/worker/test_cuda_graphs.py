@@ -12,6 +12,8 @@ from minivllm.worker.cuda_graphs import (
     GraphDispatcher,
     StepShape,
     capture_sizes,
+    most_in_pieces,
+    piece_sizes,
     resolve_cudagraph_mode,
 )
 from minivllm.worker.staging import SampledTokens, StagedRows
@@ -64,15 +66,47 @@ def test_mixed_steps_find_a_graph_only_where_they_are_captured():
     ],
 )
 def test_each_mode_has_its_graphs(mode, query_lens, how, tokens, requests):
-    dispatcher = GraphDispatcher.for_mode(mode, max_num_seqs=20)
+    dispatcher = GraphDispatcher.for_mode(mode, max_num_seqs=20, most_in_pieces=40)
     found = dispatcher.dispatch(query_lens)
     assert (found.mode, found.shape.num_tokens, found.shape.num_requests) == (how, tokens, requests), found.reason
     assert (found.shape in dispatcher.first_shapes()) == (how == "FULL")
     assert (how == "PIECEWISE") <= (found.shape.num_tokens in dispatcher.first_pieces())
 
 
-def test_pieces_of_the_largest_size_come_first_then_the_smallest():
-    assert GraphDispatcher.for_mode("PIECEWISE", 20).first_pieces() == [40, 1, 2, 4, 8, 32, 24, 16]
+@pytest.mark.parametrize("most", [1, 5, 300, 512, 2048, 3000, 8192])
+def test_less_than_an_eighth_of_a_step_in_pieces_is_padding_and_nothing_of_the_longest(most):
+    sizes = piece_sizes(most)
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == most
+    dispatcher = GraphDispatcher.for_mode("FULL_AND_PIECEWISE", 256, most)
+    for tokens in range(2, most + 1):
+        found = dispatcher.dispatch([tokens])
+        padding = found.shape.num_tokens - tokens
+        assert found.mode == "PIECEWISE"
+        assert 0 <= padding < 8 if tokens < 128 else padding < tokens / 8, found.reason
+    assert dispatcher.dispatch([most + 1]).reason == f"{most + 1} tokens, and the largest pieces have {most}"
+
+
+@pytest.mark.parametrize(
+    ("max_num_batched_tokens", "weights_per_layer", "most"),
+    [
+        (2048, 15_728_640, 2048),  # 0.6B: steps as long as they can be
+        (16384, 15_728_640, 8192),
+        (16384, 46_792_704, 2048),  # 1.5B
+        (8192, 218_103_808, 512),  # 8B: the host is faster than the GPU from there on
+        (8192, 10**12, 512),
+        (100, 15_728_640, 100),
+        (2000, 15_728_640, 2000),
+    ],
+)
+def test_steps_are_in_pieces_as_long_as_launching_them_takes_longer(max_num_batched_tokens, weights_per_layer, most):
+    assert most_in_pieces(max_num_batched_tokens, weights_per_layer) == most
+
+
+def test_pieces_of_the_largest_size_come_first_then_the_smallest_if_decodes_need_them():
+    assert GraphDispatcher.for_mode("PIECEWISE", 20, 40).first_pieces() == [40, 1, 2, 4, 8, 32, 24, 16]
+    decodes_are_whole = GraphDispatcher.for_mode("FULL_AND_PIECEWISE", 20, 40)
+    assert decodes_are_whole.first_pieces() == [40, 32, 24, 16, 8, 4, 2, 1]
 
 
 SUPPORT = ("NEVER", "UNIFORM_SINGLE_TOKEN_DECODE", "UNIFORM_BATCH", "ALWAYS")
@@ -81,7 +115,7 @@ SUPPORT = ("NEVER", "UNIFORM_SINGLE_TOKEN_DECODE", "UNIFORM_BATCH", "ALWAYS")
 @pytest.mark.parametrize(
     ("asked", "had"),
     [  # one for each support
-        (None, ["PIECEWISE", "FULL_DECODE_ONLY", "FULL_DECODE_ONLY", "FULL_DECODE_ONLY"]),
+        (None, ["PIECEWISE", *["FULL_AND_PIECEWISE"] * 3]),
         ("NONE", ["NONE"] * 4),
         ("PIECEWISE", ["PIECEWISE"] * 4),
         ("FULL", [None, "FULL_AND_PIECEWISE", "FULL_AND_PIECEWISE", "FULL"]),

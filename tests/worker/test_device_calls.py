@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from minivllm.kernels.triton_guard import HAS_TRITON
 from minivllm.worker import staging
 from minivllm.worker.cuda_graphs import CudaGraphs, StepShape
 from minivllm.worker.staging import SampledTokens, StagedRows
@@ -43,8 +44,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     @contextmanager
     def stream(which: Any) -> Any:
         said.append("on the second stream")
-        yield
-        said.append("back")
+        try:
+            yield
+        finally:
+            said.append("back")
 
     monkeypatch.setattr(staging, "_event", event)
     monkeypatch.setattr(torch.cuda, "stream", stream)
@@ -141,3 +144,48 @@ def test_what_cannot_be_recorded_is_launched_and_says_why(graphs: CudaGraphs, ca
     assert graphs.why_not(StepShape(3, 3, 1)) == (
         "it could not be recorded: operation not permitted when stream is capturing"
     )
+
+
+class Piece:
+    """A graph that is recorded by hand."""
+
+    def __init__(self, calls: list[str], fails: list[bool]) -> None:
+        self._calls, self._fails = calls, fails
+
+    def capture_begin(self, pool: str) -> None:
+        self._calls.append(f"begin in {pool}")
+
+    def capture_end(self) -> None:
+        self._calls.append("end")
+        if self._fails:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed on this machine")
+@pytest.mark.parametrize("fails", [[], [True]])
+def test_a_piece_that_fails_is_ended_on_the_stream_on_which_it_began(
+    fails: list[bool], calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from minivllm.worker.piecewise_graphs import CudaRecorder, PiecewiseGraphs
+
+    def forward(num_tokens: int, attention: Any, batch: Any) -> torch.Tensor:
+        calls.append(f"run {num_tokens}")
+        if calls[-2:][0].startswith("begin"):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory\nmore")
+        return torch.zeros(num_tokens, 1)
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Piece(calls, fails))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: "second")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append("wait for all"))
+    attention: Any = SimpleNamespace(scales=None)
+    graphs = PiecewiseGraphs(forward, torch.zeros, attention, CudaRecorder(CPU))
+    graphs.run(4, None)
+    assert calls == ["run 4"]
+    calls.clear()
+    with pytest.warns(UserWarning, match="4 tokens: it could not be recorded: CUDA out of memory"):
+        graphs.run(4, None)
+    assert calls == ["wait for all", "on the second stream", "begin in pool", "run 4", "end", "back", "run 4"]
+    calls.clear()
+    graphs.run(4, None)
+    assert (calls, graphs.why_not(4)) == (["run 4"], "it could not be recorded: CUDA out of memory")

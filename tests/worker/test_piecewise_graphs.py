@@ -92,7 +92,8 @@ class TapeRecorder:
         try:
             yield
         finally:
-            self.drop()
+            if self._tape is not None:
+                self.end()
             for cache, numbers in zip(self.caches, before, strict=True):
                 cache.copy_(numbers)
 
@@ -109,15 +110,11 @@ class TapeRecorder:
         tape.__exit__(None, None, None)
         return tape
 
-    def drop(self) -> None:
-        if self._tape is not None:
-            self.end()
-
 
 class Machine:
     """A model with inputs that stay where they are, run in pieces and, for comparison, at once."""
 
-    def __init__(self, folder: Path, recorder: TapeRecorder | None) -> None:
+    def __init__(self, folder: Path, recorder: TapeRecorder | None, largest: int = 0) -> None:
         save_model("qwen3", folder, num_hidden_layers=LAYERS)
         # In float64 no operation is one of the compiled ones, which a tape does not see.
         self.model = ModelLoader(find_model(str(folder))).load(torch.device("cpu"), torch.float64)
@@ -129,7 +126,7 @@ class Machine:
         self.attention = Definition()
         if recorder is not None:
             recorder.caches = self.caches
-        self.graphs = PiecewiseGraphs(self.forward, lambda n: self.slots[:n], self.attention, recorder)
+        self.graphs = PiecewiseGraphs(self.forward, lambda n: self.slots[:n], self.attention, recorder, largest)
 
     def forward(self, num_tokens: int, attention: Any, batch: Any) -> torch.Tensor:
         return self.model.forward(
@@ -191,11 +188,35 @@ def test_recorded_pieces_serve_any_batch_of_their_size(tmp_path):
     assert len(machine.graphs) == 2
 
 
-def test_the_first_of_its_size_is_launched_and_recorded_then(tmp_path):
-    machine = Machine(tmp_path, TapeRecorder())
-    assert machine.graphs.why_not(8) == "the first of its size is launched kernel by kernel, and recorded then"
+def test_the_first_of_its_size_is_launched_and_the_second_recorded(tmp_path):
+    recorder = TapeRecorder()
+    machine = Machine(tmp_path, recorder)
+    assert machine.graphs.why_not(8) == "the first of its size is launched kernel by kernel, the second is recorded"
+    with torch.inference_mode():
+        machine.step([([3, 1], 0, [5, 6, 7])], padded=8)
+        assert (len(machine.graphs), recorder.begun) == (0, 0), "it may be the only one"
+        assert machine.graphs.why_not(8) is None, "the next one is recorded before it would be launched"
+        machine.step([([3, 1], 3, [8])], padded=8)
+        assert (len(machine.graphs), recorder.begun) == (1, LAYERS + 1)
+        machine.step([([3, 1], 4, [9])], padded=8)
+        assert recorder.begun == LAYERS + 1
     run_steps(machine)
-    assert machine.graphs.why_not(8) is None
+
+
+def test_the_largest_is_recorded_before_any_that_comes_so_that_all_have_room_in_its_memory(tmp_path):
+    recorder = TapeRecorder()
+    machine = Machine(tmp_path, recorder, largest=16)
+    run_steps(machine)
+    assert machine.graphs.why_not(16) is None
+    assert (len(machine.graphs), recorder.begun) == (3, 3 * (LAYERS + 1))
+
+
+def test_others_are_recorded_if_the_largest_cannot_be(tmp_path):
+    machine = Machine(tmp_path, TapeRecorder(fails_at=2), largest=16)
+    with pytest.warns(UserWarning, match="16 tokens: it could not be recorded: an operation that cannot be recorded"):
+        run_steps(machine)
+    assert [machine.graphs.why_not(size) for size in (8, 4)] == [None, None]
+    assert len(machine.graphs) == 2
 
 
 def test_what_cannot_be_recorded_is_launched(tmp_path):

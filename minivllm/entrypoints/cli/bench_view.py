@@ -7,6 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+_WAYS = {"NONE": "launched kernel by kernel (NONE)", "PIECEWISE": "in graphs of everything but attention (PIECEWISE)"}
+
 
 def print_generation(console: Console, bench: str, results: list[dict[str, Any]], floors: list[dict[str, Any]]) -> None:
     """The figures beside what the machine allows, then where the rest of the time went."""
@@ -112,6 +114,6 @@ def _remarks(told: dict[str, Any]) -> list[str]:
             f"({memory['used_share']:.1%}{asked}), {memory['kv_cache'] / 2**30:.1f} GiB of them for keys and values."
         )
     for graph in told["graphs"]:
-        how = "launched kernel by kernel (NONE)" if graph["mode"] == "NONE" else f"one graph ({graph['mode']})"
+        how = _WAYS.get(graph["mode"], f"one graph ({graph['mode']})")
         lines.append(f"{graph['steps']} steps: {how}" + (f"; {graph['reason']}" if graph["reason"] else ""))
     return lines

@@ -159,7 +159,8 @@ def _steps() -> Finding:
     attention, _ = select_backend(device, 128, torch.bfloat16 if device.type == "cuda" else torch.float32)
     obstacle = why_no_graphs(VllmConfig(model_config=ModelConfig(model="any")), attention, device)
     if obstacle is None:
-        return Finding("steps", "ok", f"decodes as CUDA graphs, planned ahead; attention by {attention.name}")
+        how = f"CUDA graphs, with prompts in pieces, planned ahead; attention by {attention.name}"
+        return Finding("steps", "ok", how)
     return Finding("steps", "ok", f"launched one operation after the other: {obstacle}; attention by {attention.name}")
 
 
