@@ -21,8 +21,8 @@ __all__ = [
     "gl",
     "gluon_jit",
     "gluon_jit_for_any",
-    "hopper",
     "heads_in_boxes",
+    "hopper",
     "reinterpret",
     "tensor_in_boxes",
 ]

@@ -32,6 +32,7 @@ Upstream: FlashAttention 3's decode with its scheduler's metadata, which vllm/v1
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 import torch
@@ -44,10 +45,10 @@ from minivllm.kernels.gluon_guard import (
     gl,
     gluon_jit,
     gluon_jit_for_any,
-    hopper,
     heads_in_boxes,
+    hopper,
 )
-from minivllm.kernels.launch import UNSCALED, KVScales, gpu_of
+from minivllm.kernels.launch import UNSCALED, KVScales, LayerLaunch, gpu_of
 from minivllm.kernels.paged_decode import join_parts_kernel
 from minivllm.kernels.triton_guard import jit_for_any, next_power_of_2, tl
 
@@ -73,6 +74,8 @@ RANGE_COLUMNS = 8
 # Few sizes of batches for which the plan's kernel is compiled.
 REQUESTS_PADDED = (64, 512, 4096, 32768)
 MOST_EARLY = 256
+# With fewer requests `paged_decode` was faster.
+LEAST_REQUESTS = int(os.environ.get("HD_LEAST", "17"))
 # With as many requests or fewer, contexts have many parts, and a kernel of its own joins them.
 MOST_JOINED_APART = 32
 # Parts that it takes at once.
@@ -357,7 +360,9 @@ def consume(
     of_join: gl.constexpr = gl.BlockedLayout([1, 4], [128 // head_dim, head_dim // 4], [kv_heads, 1], [1, 0])
 
     query_row = count_along(rows, 1, of_left)
-    query_cell = (count_along(kv_heads, 0, of_left) * group + query_row) * head_dim + count_along(panel_size, 2, of_left)
+    query_cell = (count_along(kv_heads, 0, of_left) * group + query_row) * head_dim + count_along(
+        panel_size, 2, of_left
+    )
     is_query = (query_row < group) & (query_cell >= 0)
     lane = count_along(tile, 2, of_acc)
     row = count_along(rows, 1, of_acc)
@@ -399,7 +404,9 @@ def consume(
         acc_1 = nothing
         stage = used % stages
         hopper.mbarrier.wait(ready.index(stage), used // stages & 1)
-        scores = score(query_0, query_1, keys=key_tiles, stage=stage, panels=panels, no_scores=no_scores, of_right=of_right)
+        scores = score(
+            query_0, query_1, keys=key_tiles, stage=stage, panels=panels, no_scores=no_scores, of_right=of_right
+        )
         for left in range(count, 0, -1):
             value_0 = value_tiles.index(stage * panels).load(of_right)
             value_1 = value_0
@@ -579,10 +586,11 @@ def is_for(query: torch.Tensor, kv_cache: torch.Tensor) -> bool:
         query: (requests, num_heads, head_dim).
         kv_cache: (2, num_blocks, block_size, num_kv_heads, head_dim).
     """
-    _, num_heads, head_dim = query.shape
+    requests, num_heads, head_dim = query.shape
     block_size, num_kv_heads = kv_cache.shape[2:4]
     return (
         HAS_GLUON
+        and requests >= LEAST_REQUESTS
         and query.is_cuda
         and gpu_of(query.device).capability == 90
         and query.dtype in (torch.bfloat16, torch.float16)
@@ -638,9 +646,14 @@ def hopper_decode(
     plan: RangesPlan,
     scales: KVScales = UNSCALED,
     out: torch.Tensor | None = None,
+    is_alone: bool = False,
+    launches: list[LayerLaunch] | None = None,
 ) -> torch.Tensor:
-    """Attention of one token per request, where `is_for` says so. Arguments are those of `paged_decode`, which checks
-    them; the plan is of these lengths.
+    """Attention of one token per request, where `is_for` says so. Other arguments are those of `paged_decode`.
+
+    Args:
+        plan: Of these lengths.
+        is_alone: The kernel in front is none that made the plan, and no large one: this one may begin before its end.
 
     What lies behind a request's tokens in its last page is multiplied with weights of 0: it must be finite, since 0
     times NaN is NaN.
@@ -649,7 +662,11 @@ def hopper_decode(
     block_size, num_kv_heads = kv_cache.shape[2:4]
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device) if out is None else out
     key, value = (cache.flatten(0, 1) for cache in (kv_cache[0], kv_cache[1]))
-    hopper_decode_kernel[(len(plan.ranges),)](
+    early = early_launch(query.device, requests, AFTER_ITS_WAIT, MOST_EARLY if is_alone else 0)
+    launch = LayerLaunch(
+        hopper_decode_kernel,
+        (len(plan.ranges),),
+        {"out_ptr": "out", "query_ptr": "query", "key_desc": "key_pages", "value_desc": "value_pages"},
         out,
         plan.partial_out,
         plan.partial_lse,
@@ -681,10 +698,15 @@ def hopper_decode(
         registers=PRODUCER_REGISTERS,
         num_warps=KV_HEADS,
         maxnreg=REGISTERS,
-        **early_launch(query.device, requests, AFTER_ITS_WAIT, MOST_EARLY),
+        **early,
     )
+    if launches is not None:
+        launches.append(launch)
     if plan.is_joined_apart:
-        join_parts_kernel[(num_heads, requests)](
+        launch = LayerLaunch(
+            join_parts_kernel,
+            (num_heads, requests),
+            {"out_ptr": "out"},
             out,
             plan.partial_out,
             plan.partial_lse,
@@ -698,6 +720,8 @@ def hopper_decode(
             prefix_padded=1,
             joined=JOINED,
             num_warps=1,
-            **early_launch(query.device, requests, AFTER_ITS_WAIT, MOST_EARLY),
+            **early,
         )
+        if launches is not None:
+            launches.append(launch)
     return out

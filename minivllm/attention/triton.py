@@ -24,6 +24,9 @@ import torch
 
 from minivllm.attention.backend import AttentionCGSupport, AttentionMetadata
 from minivllm.attention.paged import PagedBackend, PagedMetadata
+from minivllm.kernels import hopper_decode
+from minivllm.kernels.hopper_decode import RangesPlan, plan_ranges
+from minivllm.kernels.hopper_decode import hopper_decode as decode_ranges
 from minivllm.kernels.hopper_prefill import hopper_prefill, is_for
 from minivllm.kernels.launch import LayerLaunch, LayerTensors
 from minivllm.kernels.paged_decode import DecodePlan, paged_decode, plan_decode
@@ -40,18 +43,21 @@ class TritonBatch(PagedMetadata):
         launches: By window, the launches of the first such layer, which the others repeat.
     """
 
-    plans: dict[int | None, DecodePlan] = field(default_factory=dict)
+    plans: dict[int | None, DecodePlan | RangesPlan] = field(default_factory=dict)
     launches: dict[int | None, list[LayerLaunch]] = field(default_factory=dict)
 
     def prefix_of(self, window: int | None) -> torch.Tensor | None:
         """How much of their contexts decodes attend to together in a layer: nothing in one that sees a window."""
         return self.prefix_tokens if window is None else None
 
-    def plan(self, query: torch.Tensor, kv_cache: torch.Tensor, window: int | None) -> DecodePlan:
+    def plan(self, query: torch.Tensor, kv_cache: torch.Tensor, window: int | None) -> DecodePlan | RangesPlan:
         """How the contexts of the decodes in front are cut."""
         if window not in self.plans:
-            seq_lens = self.seq_lens[: len(query)]
-            self.plans[window] = plan_decode(query, kv_cache, seq_lens, window, self.prefix_of(window))
+            seq_lens, prefix_tokens = self.seq_lens[: len(query)], self.prefix_of(window)
+            if prefix_tokens is None and hopper_decode.is_for(query, kv_cache):
+                self.plans[window] = plan_ranges(query, kv_cache, seq_lens, window)
+            else:
+                self.plans[window] = plan_decode(query, kv_cache, seq_lens, window, prefix_tokens)
         return self.plans[window]
 
 
@@ -71,6 +77,12 @@ class TritonBackend(PagedBackend[TritonBatch]):
 
     def use_cascade_attention(self, num_decodes: int, prefix_tokens: int, token_bytes: int) -> bool:
         return is_worth_it(num_decodes, prefix_tokens, token_bytes)
+
+    def plan_layer(
+        self, query: torch.Tensor, kv_cache: torch.Tensor, prepared: TritonBatch, window: int | None
+    ) -> None:
+        if prepared.parts.num_decodes:
+            prepared.plan(query[: prepared.parts.num_decodes], kv_cache, window)
 
     def attend(
         self,
@@ -113,8 +125,12 @@ class TritonBackend(PagedBackend[TritonBatch]):
             prefix_tokens, prefix = batch.prefix_of(window), None
             if prefix_tokens is not None:
                 prefix = prefix_attention(*decodes, prefix_tokens, self.scales, None, launches)
+            is_alone = window in batch.plans and len(query) == front
             plan = batch.plan(query[:front], kv_cache, window)
-            paged_decode(*decodes, window, self.scales, out[:front], prefix, plan, launches)
+            if isinstance(plan, RangesPlan):
+                decode_ranges(*decodes, plan, self.scales, out[:front], is_alone, launches)
+            else:
+                paged_decode(*decodes, window, self.scales, out[:front], prefix, plan, launches)
         # A cache of 8 bits must be read back: a token's attention must not depend on the step it was computed in.
         can_be_fresh = kv_cache.dtype == key.dtype and key.stride() == value.stride()
         middle = num_requests - (parts.num_fresh if can_be_fresh else 0)
