@@ -68,18 +68,18 @@ def tensor_in_boxes(tensor: torch.Tensor, rows: int, columns: int) -> Any:
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [rows, columns], layout)
 
 
-def heads_in_boxes(tensor: torch.Tensor, rows: int, columns: int) -> Any:
-    """The same for boxes of all heads: (heads, rows, columns), one head behind the other.
+def heads_in_boxes(tensor: torch.Tensor, heads: int, rows: int, columns: int) -> Any:
+    """The same for boxes of several heads: (heads, rows, columns), one head behind the other.
 
     Args:
-        tensor: (any number of rows, heads, any multiple of columns), bfloat16 or float16, contiguous.
-        rows: Of a box.
+        tensor: (any number of rows, any multiple of heads, any multiple of columns), bfloat16 or float16, contiguous.
+        heads, rows: Of a box.
         columns: Of a box, from each head.
     """
-    (num_rows, heads, size), (row_stride, head_stride, _) = tensor.shape, tensor.stride()
+    (num_rows, num_heads, size), (row_stride, head_stride, _) = tensor.shape, tensor.stride()
     layout = _layout_of_boxes((heads, rows, columns), tensor.dtype)
     strides = [head_stride, row_stride, 1]
-    return TensorDescriptor(tensor, [heads, num_rows, size], strides, [heads, rows, columns], layout)
+    return TensorDescriptor(tensor, [num_heads, num_rows, size], strides, [heads, rows, columns], layout)
 
 
 @cache

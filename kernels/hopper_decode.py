@@ -56,15 +56,17 @@ from minivllm.kernels.triton_guard import jit_for_any, next_power_of_2, tl
 TILE = 16
 # Rows of a product: a group of query heads that share a KV head fills some of them.
 ROWS = 16
-# One warp each.
-KV_HEADS = 8
+# KV heads of a program, one warp each.
+HEADS = 4
+# Of a multiprocessor: while one ends with a request, the other reads.
+PROGRAMS_PER_PROCESSOR = 2
 # Columns of a panel: the 128 bytes in which shared memory is swizzled.
 PANEL = 64
-# Shared memory for tiles under way, of a multiprocessor's 227 KB.
-RING_BYTES = 192 * 1024
+# Shared memory of a program for tiles under way, of a multiprocessor's 227 KB.
+RING_BYTES = 96 * 1024
 # Of a thread: a multiprocessor's 65,536, shared by all threads, in multiples of 8. Threads are counted by 128, and the
 # producer's one warp as four.
-REGISTERS = 65536 // (32 * (KV_HEADS + 4)) // 8 * 8
+REGISTERS = 65536 // (PROGRAMS_PER_PROCESSOR * 32 * (HEADS + 4)) // 8 * 8
 # The producer gives up its own for the consumers'.
 PRODUCER_REGISTERS = 40
 HEAD_DIMS = (64, 128)
@@ -88,7 +90,7 @@ class RangesPlan(NamedTuple):
     Attributes:
         ranges: (ranges, RANGE_COLUMNS) int32.
         of_request: (requests, 2) int32, number of its first part, and how many it has.
-        arrived: (requests,) int32, parts that are ready; 0 before and after each layer.
+        arrived: (requests, num_kv_heads / HEADS) int32, parts that are ready; 0 before and after each layer.
         partial_out: (ranges + requests, num_heads, head_dim) float32.
         partial_lse: (ranges + requests, num_heads) float32.
         is_joined_apart: Whether a kernel of its own joins the parts.
@@ -113,6 +115,7 @@ def plan_ranges_kernel(
     window,
     num_requests,
     num_ranges,
+    sections: tl.constexpr,
     requests_padded: tl.constexpr,
     tile: tl.constexpr,
 ):
@@ -140,7 +143,8 @@ def plan_ranges_kernel(
     # The range that a request's first tile is in is the first that ends behind it.
     tl.store(of_request_ptr + request * 2, ends + request, mask=is_real)
     tl.store(of_request_ptr + request * 2 + 1, behind_begins - ends, mask=is_real)
-    tl.store(arrived_ptr + request, 0, mask=is_real)
+    for section in tl.static_range(sections):
+        tl.store(arrived_ptr + request * sections + section, 0, mask=is_real)
     for step in range(tl.max(behind_begins - begins, 0)):
         index = begins + step
         begin = index * all_tiles // ranges
@@ -192,6 +196,7 @@ def produce(
     block_table_ptr,
     table_stride,
     window,
+    heads: gl.constexpr,
     stages: gl.constexpr,
     panels: gl.constexpr,
     panel_size: gl.constexpr,
@@ -209,7 +214,8 @@ def produce(
     Before what the kernels in front have written is there, only tiles of old tokens are fetched, as many as there is
     room for: what this step wrote is in the last tile of a request.
     """
-    row_ptr = ranges_ptr + gl.program_id(0) * 8
+    first_head = gl.program_id(0) * heads
+    row_ptr = ranges_ptr + gl.program_id(1) * 8
     first_request = gl.load(row_ptr)
     first_tile = gl.load(row_ptr + 1)
     tiles_of_first = gl.load(row_ptr + 2)
@@ -271,9 +277,9 @@ def produce(
             bar = ready.index(stage)
             hopper.mbarrier.expect(bar, 2 * tile_bytes)
             for panel in gl.static_range(panels):
-                fetch_box(key_desc, [0, row, panel * panel_size], bar, key_tiles.index(stage * panels + panel))
+                fetch_box(key_desc, [first_head, row, panel * panel_size], bar, key_tiles.index(stage * panels + panel))
             for panel in gl.static_range(panels):
-                fetch_box(value_desc, [0, row, panel * panel_size], bar, value_tiles.index(stage * panels + panel))
+                fetch_box(value_desc, [first_head, row, panel * panel_size], bar, value_tiles.index(stage * panels + panel))
 
 
 @gluon_jit
@@ -330,7 +336,8 @@ def consume(
     window,
     query_token_stride,
     out_token_stride,
-    kv_heads: gl.constexpr,
+    heads: gl.constexpr,
+    num_kv_heads: gl.constexpr,
     group: gl.constexpr,
     heads_padded: gl.constexpr,
     head_dim: gl.constexpr,
@@ -344,37 +351,40 @@ def consume(
 ):
     """Attention of all query heads to one range. Warp h has KV head h, and the query heads of its group are rows:
 
-        query (kv_heads, rows, head_dim) @ keys^T  ->  scores (kv_heads, rows, tile)
-        weights @ values                           ->  acc    (kv_heads, rows, head_dim)
+        query (heads, rows, head_dim) @ keys^T  ->  scores (heads, rows, tile)
+        weights @ values                           ->  acc    (heads, rows, head_dim)
 
     Dimensions come in panels of 64, one or two. The next tile's scores are taken before this one's weights are used: two
     chains of operations, each of which waits for itself, fill each other's gaps.
     """
-    num_heads: gl.constexpr = kv_heads * group
+    num_heads: gl.constexpr = num_kv_heads * group
     dtype: gl.constexpr = query_ptr.dtype.element_ty
     # Each warp a product of its own, of 16 x 8 at a time.
-    of_acc: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [kv_heads, 1, 1], [1, 16, 8])
+    of_acc: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [heads, 1, 1], [1, 16, 8])
     of_left: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=of_acc, k_width=2)
     of_right: gl.constexpr = gl.DotOperandLayout(operand_index=1, parent=of_acc, k_width=2)
     of_row: gl.constexpr = gl.SliceLayout(2, of_acc)
-    of_join: gl.constexpr = gl.BlockedLayout([1, 4], [128 // head_dim, head_dim // 4], [kv_heads, 1], [1, 0])
+    of_join: gl.constexpr = gl.BlockedLayout([1, 4], [128 // head_dim, head_dim // 4], [heads, 1], [1, 0])
 
+    section = gl.program_id(0)
+    sections: gl.constexpr = num_kv_heads // heads
+    first_head = section * heads * group
     query_row = count_along(rows, 1, of_left)
-    query_cell = (count_along(kv_heads, 0, of_left) * group + query_row) * head_dim + count_along(
+    query_cell = (count_along(heads, 0, of_left) * group + query_row) * head_dim + count_along(
         panel_size, 2, of_left
     )
     is_query = (query_row < group) & (query_cell >= 0)
     lane = count_along(tile, 2, of_acc)
     row = count_along(rows, 1, of_acc)
-    head = count_along(kv_heads, 0, of_acc) * group + row  # (kv_heads, rows, 1)
+    head = count_along(heads, 0, of_acc) * group + row  # (heads, rows, 1), of a group
     cell = head * head_dim + count_along(panel_size, 2, of_acc)
     is_cell = (row < group) & (cell >= 0)
-    no_scores = gl.zeros([kv_heads, rows, tile], gl.float32, of_acc)
-    nothing = gl.zeros([kv_heads, rows, panel_size], gl.float32, of_acc)
+    no_scores = gl.zeros([heads, rows, tile], gl.float32, of_acc)
+    nothing = gl.zeros([heads, rows, panel_size], gl.float32, of_acc)
     # Not -inf: a row of padding sees nothing.
-    lowest = gl.full([kv_heads, rows], -1.0e30, gl.float32, of_row)
+    lowest = gl.full([heads, rows], -1.0e30, gl.float32, of_row)
 
-    index = gl.program_id(0)
+    index = gl.program_id(1)
     row_ptr = ranges_ptr + index * 8
     first_request = gl.load(row_ptr)
     first_tile = gl.load(row_ptr + 1)
@@ -387,7 +397,7 @@ def consume(
     for step in range(num_segments):
         request = request_of(step, first_request, last_request)
         seq_len = gl.load(seq_lens_ptr + request)
-        request_query_ptr = query_ptr + request.to(gl.int64) * query_token_stride
+        request_query_ptr = query_ptr + request.to(gl.int64) * query_token_stride + first_head * head_dim
         query_0 = gl.load(request_query_ptr + query_cell, mask=is_query, other=0.0)
         query_1 = query_0
         if panels == 2:
@@ -431,13 +441,13 @@ def consume(
 
         total = gl.expand_dims(gl.sum(totals, 2), 2)
         scale = value_scale / gl.where(total == 0.0, 1.0, total)
-        request_out_ptr = out_ptr + request.to(gl.int64) * out_token_stride
+        request_out_ptr = out_ptr + request.to(gl.int64) * out_token_stride + first_head * head_dim
         if count == tiles:
             gl.store(request_out_ptr + cell, (acc_0 * scale).to(dtype), mask=is_cell)
             if panels == 2:
                 gl.store(request_out_ptr + panel_size + cell, (acc_1 * scale).to(dtype), mask=is_cell)
         else:
-            part = (index + request).to(gl.int64) * num_heads
+            part = (index + request).to(gl.int64) * num_heads + first_head
             gl.store(partial_out_ptr + part * head_dim + cell, acc_0 * scale, mask=is_cell)
             if panels == 2:
                 gl.store(partial_out_ptr + part * head_dim + panel_size + cell, acc_1 * scale, mask=is_cell)
@@ -445,12 +455,12 @@ def consume(
             gl.store(partial_lse_ptr + part + head, lse, mask=row < group)
             if not is_joined_apart:
                 barrier_of_threads()  # all have written before one says so
-                ticket = gl.atomic_add(arrived_ptr + request, 1, sem="acq_rel")
+                ticket = gl.atomic_add(arrived_ptr + request * sections + section, 1, sem="acq_rel")
                 if ticket == parts - 1:  # all others are ready
-                    gl.atomic_xchg(arrived_ptr + request, 0, sem="relaxed")
+                    gl.atomic_xchg(arrived_ptr + request * sections + section, 0, sem="relaxed")
                     barrier_of_threads()
                     join(
-                        request_out_ptr, partial_out_ptr, partial_lse_ptr, first_part, parts, num_heads, heads_padded,
+                        request_out_ptr, partial_out_ptr, partial_lse_ptr, first_part, parts, first_head, heads * group, num_heads, heads_padded,
                         head_dim, dtype, of_join,
                     )  # fmt: skip
 
@@ -462,6 +472,8 @@ def join(
     partial_lse_ptr,
     first_part,
     parts,
+    first_head,
+    joined_heads: gl.constexpr,
     num_heads: gl.constexpr,
     heads_padded: gl.constexpr,
     head_dim: gl.constexpr,
@@ -472,13 +484,13 @@ def join(
     what stood there in another layer."""
     head = gl.arange(0, heads_padded, layout=gl.SliceLayout(1, layout))
     dim = gl.arange(0, head_dim, layout=gl.SliceLayout(0, layout))
-    is_head = head < num_heads
+    is_head = head < joined_heads
     cell = gl.expand_dims(head * head_dim, 1) + gl.expand_dims(dim, 0)
     is_cell = gl.expand_dims(is_head, 1) & (cell >= 0)
     highest = gl.full([heads_padded], -1.0e30, gl.float32, gl.SliceLayout(1, layout))
     total = gl.zeros([heads_padded], gl.float32, gl.SliceLayout(1, layout))
     acc = gl.zeros([heads_padded, head_dim], gl.float32, layout)
-    place = first_part.to(gl.int64) * num_heads
+    place = first_part.to(gl.int64) * num_heads + first_head
     for part in range(0, parts, 2):  # two at once: each load takes as long as several
         is_pair = part + 1 < parts
         lse = gl.load(partial_lse_ptr + place + head, mask=is_head, other=0.0, cache_modifier=".cg")
@@ -521,7 +533,8 @@ def hopper_decode_kernel(
     query_token_stride,
     out_token_stride,
     table_stride,
-    kv_heads: gl.constexpr,
+    heads: gl.constexpr,
+    num_kv_heads: gl.constexpr,
     group: gl.constexpr,
     heads_padded: gl.constexpr,
     head_dim: gl.constexpr,
@@ -537,8 +550,8 @@ def hopper_decode_kernel(
 ):
     """Set up buffers and barriers, and set the two groups of warps to work."""
     dtype: gl.constexpr = key_desc.dtype
-    key_tiles = gl.allocate_shared_memory(dtype, [stages * panels, kv_heads, tile, panel_size], key_desc.layout)
-    value_tiles = gl.allocate_shared_memory(dtype, [stages * panels, kv_heads, tile, panel_size], key_desc.layout)
+    key_tiles = gl.allocate_shared_memory(dtype, [stages * panels, heads, tile, panel_size], key_desc.layout)
+    value_tiles = gl.allocate_shared_memory(dtype, [stages * panels, heads, tile, panel_size], key_desc.layout)
     # `ready`: the copy engine has filled a buffer. `done`: all consumers have read it.
     of_barrier: gl.constexpr = hopper.mbarrier.MBarrierLayout()
     ready = gl.allocate_shared_memory(gl.int64, [stages, 1], of_barrier)
@@ -548,7 +561,7 @@ def hopper_decode_kernel(
         hopper.mbarrier.init(done.index(stage), count=1)
     hopper.fence_async_shared()
 
-    tile_bytes: gl.constexpr = tile * kv_heads * head_dim * 2
+    tile_bytes: gl.constexpr = tile * heads * head_dim * 2
     gl.warp_specialize(
         [
             (
@@ -556,7 +569,7 @@ def hopper_decode_kernel(
                 (
                     out_ptr, partial_out_ptr, partial_lse_ptr, arrived_ptr, query_ptr, key_tiles, value_tiles, ready,
                     done, ranges_ptr, of_request_ptr, seq_lens_ptr, score_scale, value_scale, window,
-                    query_token_stride, out_token_stride, kv_heads, group, heads_padded, head_dim, stages, panels,
+                    query_token_stride, out_token_stride, heads, num_kv_heads, group, heads_padded, head_dim, stages, panels,
                     panel_size, tile, rows, is_joined_apart, early,
                 ),
             ),
@@ -564,7 +577,7 @@ def hopper_decode_kernel(
                 produce,
                 (
                     key_desc, value_desc, key_tiles, value_tiles, ready, done, ranges_ptr, seq_lens_ptr,
-                    block_table_ptr, table_stride, window, stages, panels, panel_size, tile, tile_bytes, block_size,
+                    block_table_ptr, table_stride, window, heads, stages, panels, panel_size, tile, tile_bytes, block_size,
                     early,
                 ),
             ),
@@ -576,7 +589,7 @@ def hopper_decode_kernel(
 
 def stages_for(head_dim: int) -> int:
     """Tiles that are under way at a time."""
-    return RING_BYTES // (KV_HEADS * TILE * head_dim * 2 * 2)
+    return RING_BYTES // (HEADS * TILE * head_dim * 2 * 2)
 
 
 def is_for(query: torch.Tensor, kv_cache: torch.Tensor) -> bool:
@@ -596,7 +609,7 @@ def is_for(query: torch.Tensor, kv_cache: torch.Tensor) -> bool:
         and query.dtype in (torch.bfloat16, torch.float16)
         and kv_cache.dtype == query.dtype
         and head_dim in HEAD_DIMS
-        and num_kv_heads == KV_HEADS
+        and num_kv_heads % HEADS == 0
         and num_heads // num_kv_heads <= ROWS
         and block_size in BLOCK_SIZES
         and kv_cache.is_contiguous()
@@ -612,11 +625,12 @@ def plan_ranges(
         query, kv_cache, seq_lens, window: As of `paged_decode`.
     """
     requests, num_heads, head_dim = query.shape
-    num_ranges, device = gpu_of(query.device).processors, query.device
+    sections, device = kv_cache.shape[3] // HEADS, query.device
+    num_ranges = gpu_of(device).processors * PROGRAMS_PER_PROCESSOR // sections
     plan = RangesPlan(
         torch.empty((num_ranges, RANGE_COLUMNS), dtype=torch.int32, device=device),
         torch.empty((requests, 2), dtype=torch.int32, device=device),
-        torch.empty(requests, dtype=torch.int32, device=device),
+        torch.empty((requests, sections), dtype=torch.int32, device=device),
         torch.empty((num_ranges + requests, num_heads, head_dim), dtype=torch.float32, device=device),
         torch.empty((num_ranges + requests, num_heads), dtype=torch.float32, device=device),
         requests <= MOST_JOINED_APART,
@@ -631,6 +645,7 @@ def plan_ranges(
         plan.window,
         requests,
         num_ranges,
+        sections=sections,
         requests_padded=requests_padded,
         tile=TILE,
         num_warps=4 if requests_padded <= 512 else 16,
@@ -665,7 +680,7 @@ def hopper_decode(
     early = early_launch(query.device, requests, AFTER_ITS_WAIT, MOST_EARLY if is_alone else 0)
     launch = LayerLaunch(
         hopper_decode_kernel,
-        (len(plan.ranges),),
+        (num_kv_heads // HEADS, len(plan.ranges)),
         {"out_ptr": "out", "query_ptr": "query", "key_desc": "key_pages", "value_desc": "value_pages"},
         out,
         plan.partial_out,
@@ -674,8 +689,8 @@ def hopper_decode(
         plan.ranges,
         plan.of_request,
         query,
-        heads_in_boxes(key, TILE, PANEL),
-        heads_in_boxes(value, TILE, PANEL),
+        heads_in_boxes(key, HEADS, TILE, PANEL),
+        heads_in_boxes(value, HEADS, TILE, PANEL),
         block_table,
         seq_lens,
         scales.score_scale(head_dim),
@@ -684,9 +699,10 @@ def hopper_decode(
         query.stride(0),
         out.stride(0),
         block_table.stride(0),
-        kv_heads=num_kv_heads,
+        heads=HEADS,
+        num_kv_heads=num_kv_heads,
         group=num_heads // num_kv_heads,
-        heads_padded=next_power_of_2(num_heads),
+        heads_padded=next_power_of_2(HEADS * num_heads // num_kv_heads),
         head_dim=head_dim,
         stages=stages_for(head_dim),
         panels=head_dim // PANEL,
@@ -696,7 +712,7 @@ def hopper_decode(
         block_size=block_size,
         is_joined_apart=plan.is_joined_apart,
         registers=PRODUCER_REGISTERS,
-        num_warps=KV_HEADS,
+        num_warps=HEADS,
         maxnreg=REGISTERS,
         **early,
     )
