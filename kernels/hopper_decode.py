@@ -1,38 +1,35 @@
 """Owns attention of one new token per request on a Hopper GPU, for many contexts of any lengths at once.
 
 The formula is that of `paged_decode`, and memory is the limit there as here. What differs is how the work is dealt out.
-There a program has a part of one context and one KV head; programs differ in length, wait at their beginning, and the
-last ones leave most of the GPU idle: with 48 contexts of 130 to 2,000 tokens two thirds of the bandwidth were used. Here
-the contexts of all requests are laid end to end, and cut into ranges of equal length, one for each program, wherever
-that may be:
+There a program has a part of one context and one KV head. Programs differ in length, and the last ones leave most of
+the GPU idle: 45 contexts of 900 to 2,000 tokens took 86 us where their bytes need 61. Here the contexts of all requests
+are laid end to end, and cut into ranges of equal length, wherever that may be:
 
     request      0                  1           2                         3
-    tiles      | 0  1  2  3  4  5 | 0  1  2  3 | 0  1  2  3  4  5  6  7 | 0  1 |       a tile: 16 tokens, all KV heads
+    tiles      | 0  1  2  3  4  5 | 0  1  2  3 | 0  1  2  3  4  5  6  7 | 0  1 |          a tile: 16 tokens
     range      |    0      |    1      |    2      |    3      |    4          |
-    parts        0           1    2      3  4        5           6        7           each is one request in one range
+    part         0           1    2      3  4        5           6        7               one request in one range
 
 A request inside of one range has its output there. Of the others each part leaves its own normalised output and the
-logarithm of its softmax sum, and they are joined as in `paged_decode`; the part of request r in range i has the number
-i + r, since the next part is either in the next range or of the next request.
+logarithm of its softmax sum, and they are joined as in `paged_decode`. The part of request r in range i has the number
+i + r: the next part is either in the next range or of the next request.
 
-One program stays on a multiprocessor from the beginning to the end, in groups of warps that meet only at barriers in
-shared memory:
+A program has a range and four KV heads, and stays on its multiprocessor from the beginning to the end. Its two groups
+of warps meet only at barriers in shared memory:
 
-    producer      tile 0 | tile 1 | tile 2 |        | tile 3 ...    asks the copy engine, as far ahead as there is room
-    consumer 0             tile 0: KV head 0 | tile 1: KV head 0 | ...                                      1 warp
-    consumer 1             tile 0: KV head 1 | tile 1: KV head 1 | ...                                      1 warp
+    producer     tile 0 | tile 1 | tile 2 |         | tile 3 ...          1 warp, asks the copy engine, as far ahead
+    consumers             tile 0 | tile 1 | tile 2 | ...                  as there is room; 4 warps, one KV head each
 
-So nothing stops at the seams of requests: the copy engine is tiles ahead, in the next request. A tile of keys is one
-box: the tokens of a page lie in one piece of memory with all their heads, and are read in one go. In a consumer nobody
-waits for another warp, since a warp has a head for itself. With fewer than 8 KV heads a program has several ranges at
-once, each with a producer and a ring of buffers of its own, so that there are always 8 consumers.
+So nothing stops at the end of a request: the copy engine is tiles ahead, in the next one. A tile of keys is one or two
+boxes: tokens of a page lie behind each other with all their heads. No warp waits for another's numbers, since each has
+a head for itself, and all of its queries. Two programs share a multiprocessor: while one ends with a request, the other
+reads.
 
 Upstream: FlashAttention 3's decode with its scheduler's metadata, which vllm/v1/attention/backends/flash_attn.py calls.
 """
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import torch
@@ -75,9 +72,10 @@ BLOCK_SIZES = (16, 32, 64, 128)
 RANGE_COLUMNS = 8
 # Few sizes of batches for which the plan's kernel is compiled.
 REQUESTS_PADDED = (64, 512, 4096, 32768)
-MOST_EARLY = 256
-# With fewer requests `paged_decode` was faster.
-LEAST_REQUESTS = int(os.environ.get("HD_LEAST", "17"))
+# With more the kernels in front are not launched early.
+MOST_EARLY_ROWS = 256
+# With fewer requests `paged_decode` was faster: its programs begin sooner.
+LEAST_REQUESTS = 17
 # With as many requests or fewer, contexts have many parts, and a kernel of its own joins them.
 MOST_JOINED_APART = 32
 # Parts that it takes at once.
@@ -123,8 +121,8 @@ def plan_ranges_kernel(
 
         a range's row     its first request, the tile of it, tiles of it; its last request, tiles of it; all its tiles
 
-    A request without tokens has a tile, too: its output, zeros, must be written. With fewer tiles than ranges, the ranges
-    that are left over get none. One program.
+    A request without tokens has a tile, too: its output, zeros, must be written. With fewer tiles than ranges, the
+    ranges that are left over get none. One program.
     """
     request = tl.arange(0, requests_padded)
     is_real = request < num_requests
@@ -178,8 +176,8 @@ def tiles_of(seq_len, window, tile: gl.constexpr):
 
 @gluon_jit
 def request_of(step, first_request, last_request):
-    """A range begins with the requests that it shares with others: the first, the last, then those between. What is left
-    to do for them, to join their parts, is hidden by what is read meanwhile."""
+    """A range begins with the requests that it shares with others: the first, the last, then those between. To join
+    their parts takes a while, in which the copy engine goes on."""
     return gl.where(step == 0, first_request, gl.where(step == 1, last_request, first_request + step - 1))
 
 
@@ -232,8 +230,8 @@ def produce(
     token = first + first_tile * tile
     left = tiles_of_first
     table_row = first_request.to(gl.int64) * table_stride
-    # Row of the cache that a tile begins with, and whether it is old. "* 0" makes each a number of its own: the compiler
-    # takes a name that is given another one's first value for one that does not change.
+    # Row of the cache that a tile begins with, and whether it is old. "* 0" makes each a number of its own: a name that
+    # is given the first value of another looks to the compiler as if it did not change.
     row_1 = step * 0
     row_2 = step * 0
     row_3 = step * 0
@@ -279,7 +277,9 @@ def produce(
             for panel in gl.static_range(panels):
                 fetch_box(key_desc, [first_head, row, panel * panel_size], bar, key_tiles.index(stage * panels + panel))
             for panel in gl.static_range(panels):
-                fetch_box(value_desc, [first_head, row, panel * panel_size], bar, value_tiles.index(stage * panels + panel))
+                fetch_box(
+                    value_desc, [first_head, row, panel * panel_size], bar, value_tiles.index(stage * panels + panel)
+                )
 
 
 @gluon_jit
@@ -352,10 +352,10 @@ def consume(
     """Attention of all query heads to one range. Warp h has KV head h, and the query heads of its group are rows:
 
         query (heads, rows, head_dim) @ keys^T  ->  scores (heads, rows, tile)
-        weights @ values                           ->  acc    (heads, rows, head_dim)
+        weights @ values                        ->  acc    (heads, rows, head_dim)
 
-    Dimensions come in panels of 64, one or two. The next tile's scores are taken before this one's weights are used: two
-    chains of operations, each of which waits for itself, fill each other's gaps.
+    Dimensions come in panels of 64, one or two. The next tile's scores are taken before this one's weights are used:
+    two chains of operations, each of which waits for itself, fill each other's gaps.
     """
     num_heads: gl.constexpr = num_kv_heads * group
     dtype: gl.constexpr = query_ptr.dtype.element_ty
@@ -370,13 +370,12 @@ def consume(
     sections: gl.constexpr = num_kv_heads // heads
     first_head = section * heads * group
     query_row = count_along(rows, 1, of_left)
-    query_cell = (count_along(heads, 0, of_left) * group + query_row) * head_dim + count_along(
-        panel_size, 2, of_left
-    )
+    query_head = count_along(heads, 0, of_left) * group + query_row
+    query_cell = query_head * head_dim + count_along(panel_size, 2, of_left)
     is_query = (query_row < group) & (query_cell >= 0)
     lane = count_along(tile, 2, of_acc)
     row = count_along(rows, 1, of_acc)
-    head = count_along(heads, 0, of_acc) * group + row  # (heads, rows, 1), of a group
+    head = count_along(heads, 0, of_acc) * group + row  # (heads, rows, 1), counted from the program's first
     cell = head * head_dim + count_along(panel_size, 2, of_acc)
     is_cell = (row < group) & (cell >= 0)
     no_scores = gl.zeros([heads, rows, tile], gl.float32, of_acc)
@@ -414,9 +413,7 @@ def consume(
         acc_1 = nothing
         stage = used % stages
         hopper.mbarrier.wait(ready.index(stage), used // stages & 1)
-        scores = score(
-            query_0, query_1, keys=key_tiles, stage=stage, panels=panels, no_scores=no_scores, of_right=of_right
-        )
+        scores = score(query_0, query_1, key_tiles, stage, panels, no_scores, of_right)
         for left in range(count, 0, -1):
             value_0 = value_tiles.index(stage * panels).load(of_right)
             value_1 = value_0
@@ -460,8 +457,8 @@ def consume(
                     gl.atomic_xchg(arrived_ptr + request * sections + section, 0, sem="relaxed")
                     barrier_of_threads()
                     join(
-                        request_out_ptr, partial_out_ptr, partial_lse_ptr, first_part, parts, first_head, heads * group, num_heads, heads_padded,
-                        head_dim, dtype, of_join,
+                        request_out_ptr, partial_out_ptr, partial_lse_ptr, first_part, parts, first_head,
+                        heads * group, num_heads, heads_padded, head_dim, dtype, of_join,
                     )  # fmt: skip
 
 
@@ -562,6 +559,7 @@ def hopper_decode_kernel(
     hopper.fence_async_shared()
 
     tile_bytes: gl.constexpr = tile * heads * head_dim * 2
+    # Behind the groups: warps and registers of the second. The first are the warps that are there already.
     gl.warp_specialize(
         [
             (
@@ -569,16 +567,16 @@ def hopper_decode_kernel(
                 (
                     out_ptr, partial_out_ptr, partial_lse_ptr, arrived_ptr, query_ptr, key_tiles, value_tiles, ready,
                     done, ranges_ptr, of_request_ptr, seq_lens_ptr, score_scale, value_scale, window,
-                    query_token_stride, out_token_stride, heads, num_kv_heads, group, heads_padded, head_dim, stages, panels,
-                    panel_size, tile, rows, is_joined_apart, early,
+                    query_token_stride, out_token_stride, heads, num_kv_heads, group, heads_padded, head_dim, stages,
+                    panels, panel_size, tile, rows, is_joined_apart, early,
                 ),
             ),
             (
                 produce,
                 (
                     key_desc, value_desc, key_tiles, value_tiles, ready, done, ranges_ptr, seq_lens_ptr,
-                    block_table_ptr, table_stride, window, heads, stages, panels, panel_size, tile, tile_bytes, block_size,
-                    early,
+                    block_table_ptr, table_stride, window, heads, stages, panels, panel_size, tile, tile_bytes,
+                    block_size, early,
                 ),
             ),
         ],
@@ -617,16 +615,23 @@ def is_for(query: torch.Tensor, kv_cache: torch.Tensor) -> bool:
 
 
 def plan_ranges(
-    query: torch.Tensor, kv_cache: torch.Tensor, seq_lens: torch.Tensor, window: int | None = None
+    query: torch.Tensor,
+    kv_cache: torch.Tensor,
+    seq_lens: torch.Tensor,
+    window: int | None = None,
+    num_ranges: int | None = None,
 ) -> RangesPlan:
     """Cut the contexts of a batch into ranges: once a step, since every layer with the same window has the same.
 
+    What it launches depends on shapes only, and what it writes on `seq_lens` as they are on the device then.
+
     Args:
         query, kv_cache, seq_lens, window: As of `paged_decode`.
+        num_ranges: None is what the GPU has room for.
     """
     requests, num_heads, head_dim = query.shape
     sections, device = kv_cache.shape[3] // HEADS, query.device
-    num_ranges = gpu_of(device).processors * PROGRAMS_PER_PROCESSOR // sections
+    num_ranges = num_ranges or gpu_of(device).processors * PROGRAMS_PER_PROCESSOR // sections
     plan = RangesPlan(
         torch.empty((num_ranges, RANGE_COLUMNS), dtype=torch.int32, device=device),
         torch.empty((requests, 2), dtype=torch.int32, device=device),
@@ -677,7 +682,7 @@ def hopper_decode(
     block_size, num_kv_heads = kv_cache.shape[2:4]
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device) if out is None else out
     key, value = (cache.flatten(0, 1) for cache in (kv_cache[0], kv_cache[1]))
-    early = early_launch(query.device, requests, AFTER_ITS_WAIT, MOST_EARLY if is_alone else 0)
+    early = early_launch(query.device, requests, AFTER_ITS_WAIT, MOST_EARLY_ROWS if is_alone else 0)
     launch = LayerLaunch(
         hopper_decode_kernel,
         (num_kv_heads // HEADS, len(plan.ranges)),
