@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import torch
 
-from minivllm.kernels.early_launch import AFTER_ITS_WAIT, begin_early, early_launch, wait_for_earlier
+from minivllm.kernels.early_launch import AFTER_ITS_WAIT, AT_ITS_START, begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.fp8 import cache_limit, into_cache, into_cache_reference
 from minivllm.kernels.launch import UNSCALED, KVScales
 from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
@@ -166,6 +166,7 @@ def rotary_and_cache(
     norms: tuple[torch.Tensor, torch.Tensor] | None = None,
     eps: float = 1e-6,
     scales: KVScales = UNSCALED,
+    next_reads_ahead: bool = False,
 ) -> None:
     """Norm and rotate query and key in place, and write keys and values into their pages.
 
@@ -179,6 +180,7 @@ def rotary_and_cache(
         norms: Weights of query's and key's norm, (head_dim,) each; None where the model has none.
         eps: Of the norm.
         scales: What the numbers of an FP8 cache are multiplied with when they are read.
+        next_reads_ahead: The kernel behind has something to do before this one has begun to: it may be brought up then.
 
     Raises:
         ValueError: Shapes, dtypes or strides do not belong together.
@@ -222,5 +224,5 @@ def rotary_and_cache(
         has_norm=norms is not None,
         fp8_limit=cache_limit(kv_cache.dtype),
         num_warps=NUM_WARPS,
-        **early_launch(qkv.device, len(qkv), AFTER_ITS_WAIT, MOST_EARLY_ROWS),
+        **early_launch(qkv.device, len(qkv), AT_ITS_START if next_reads_ahead else AFTER_ITS_WAIT, MOST_EARLY_ROWS),
     )

@@ -13,6 +13,7 @@ Upstream: vllm/v1/attention/backend.py::CommonAttentionMetadata, AttentionMetada
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -138,13 +139,21 @@ class PagedBackend(UnrotatedBackend[Batch]):
             (tokens, num_heads, head_dim); rows of padding hold anything.
         """
 
-    def plan_layer(self, query: torch.Tensor, kv_cache: torch.Tensor, prepared: Batch, window: int | None) -> None:
-        """Launch what a layer's attention can work out before its keys and values are written: nothing, unless a
-        backend says otherwise.
+    def plan_decodes(
+        self, num_heads: int, kv_cache: torch.Tensor, prepared: Batch, windows: Iterable[int | None]
+    ) -> None:
+        """Launch what attention can work out before the first layer of a step of decodes: nothing, unless a backend
+        says otherwise.
 
         Args:
-            query: (tokens, num_heads, head_dim), of which only the shape counts: it may not be rotated yet.
+            num_heads: Query heads.
+            kv_cache: Of any layer.
+            windows: Of the model's layers.
         """
+
+    def reads_ahead(self, num_tokens: int, prepared: Batch, window: int | None) -> bool:
+        """Whether attention begins, before this step's keys and values are written, with those of earlier steps."""
+        return False
 
     def prepare(self, metadata: AttentionMetadata, device: torch.device, dtype: torch.dtype) -> Batch:
         batch = PagedMetadata(
@@ -165,7 +174,6 @@ class PagedBackend(UnrotatedBackend[Batch]):
         prepared: Batch,
         window: int | None = None,
     ) -> torch.Tensor:
-        self.plan_layer(query, kv_cache, prepared, window)
         reshape_and_cache(key, value, kv_cache[0], kv_cache[1], prepared.slot_mapping, self.scales)
         return self.attend(query, key, value, kv_cache, prepared, window)
 
@@ -184,7 +192,9 @@ class PagedBackend(UnrotatedBackend[Batch]):
         num_kv_heads, head_dim = kv_cache.shape[3:]
         heads = qkv.view(len(qkv), -1, head_dim)  # (tokens, all heads, head_dim)
         num_heads = heads.shape[1] - 2 * num_kv_heads
-        self.plan_layer(heads[:, :num_heads], kv_cache, prepared, window)
-        rotary_and_cache(qkv, cos_sin, positions, prepared.slot_mapping, kv_cache, num_heads, norms, eps, self.scales)
+        reads_ahead = self.reads_ahead(len(qkv), prepared, window)
+        rotary_and_cache(
+            qkv, cos_sin, positions, prepared.slot_mapping, kv_cache, num_heads, norms, eps, self.scales, reads_ahead
+        )
         query, key, value = heads.split((num_heads, num_kv_heads, num_kv_heads), dim=1)
         return self.attend(query, key, value, kv_cache, prepared, window)

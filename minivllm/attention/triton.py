@@ -18,6 +18,8 @@ Upstream: vllm/v1/attention/backends/triton_attn.py::TritonAttentionBackend.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -27,6 +29,7 @@ from minivllm.attention.paged import PagedBackend, PagedMetadata
 from minivllm.kernels import hopper_decode
 from minivllm.kernels.hopper_decode import RangesPlan, plan_ranges
 from minivllm.kernels.hopper_decode import hopper_decode as decode_ranges
+from minivllm.kernels.hopper_linear import empty_blocks
 from minivllm.kernels.hopper_prefill import hopper_prefill, is_for
 from minivllm.kernels.launch import LayerLaunch, LayerTensors
 from minivllm.kernels.paged_decode import DecodePlan, paged_decode, plan_decode
@@ -78,11 +81,17 @@ class TritonBackend(PagedBackend[TritonBatch]):
     def use_cascade_attention(self, num_decodes: int, prefix_tokens: int, token_bytes: int) -> bool:
         return is_worth_it(num_decodes, prefix_tokens, token_bytes)
 
-    def plan_layer(
-        self, query: torch.Tensor, kv_cache: torch.Tensor, prepared: TritonBatch, window: int | None
+    def plan_decodes(
+        self, num_heads: int, kv_cache: torch.Tensor, prepared: TritonBatch, windows: Iterable[int | None]
     ) -> None:
-        if prepared.parts.num_decodes:
-            prepared.plan(query[: prepared.parts.num_decodes], kv_cache, window)
+        query = kv_cache.new_empty(len(prepared.seq_lens), num_heads, kv_cache.shape[4])  # only its shape counts
+        if hopper_decode.is_for(query, kv_cache):
+            for window in windows:
+                prepared.plan(query, kv_cache, window)
+
+    def reads_ahead(self, num_tokens: int, prepared: TritonBatch, window: int | None) -> bool:
+        is_alone = num_tokens == prepared.parts.num_decodes
+        return is_alone and isinstance(prepared.plans.get(window), RangesPlan) and os.environ.get("AHEAD") != "0"
 
     def attend(
         self,
@@ -95,7 +104,7 @@ class TritonBackend(PagedBackend[TritonBatch]):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if out is None:
-            out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+            out = empty_blocks(len(query), query.shape[1] * query.shape[2], query).view(query.shape)
         launches = batch.launches.get(window)
         if launches is None:
             batch.launches[window] = self._launch(query, key, value, kv_cache, batch, window, out)

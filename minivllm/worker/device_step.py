@@ -165,6 +165,9 @@ class DeviceStep:
         tables = (inputs.query_start_loc, inputs.seq_lens, inputs.block_table, inputs.slot_mapping)
         metadata = PagedMetadata(*tables, layout.parts, prefix[:1] if layout.with_prefix else None)
         batch = self._attention.on_device(metadata, host)
+        if layout.is_decode:
+            config = self._model.config
+            self._attention.plan_decodes(config.num_attention_heads, self._kv_caches[0], batch, config.windows)
         if model_forward is None:
             hidden = self.model_forward(tokens, self._attention, batch)
         else:

@@ -35,7 +35,7 @@ def test_it_equals_its_reference(kind: str, tiling: Tiling, monkeypatch: pytest.
         (32, QKV, Tiling(64, 32, 128, 4, 8)),
         (64, QKV, Tiling(64, 32, 128, 4, 8)),
         (128, QKV, Tiling(64, 64, 128, 4, 4)),
-        (192, QKV, Tiling(64, 64, 128, 4, 3)),
+        (192, QKV, Tiling(128, 64, 128, 8, 4)),
         (256, QKV, Tiling(128, 64, 128, 8, 4)),
         (64, OUT, Tiling(64, 64, 128, 4, 4, splits=4)),
         (128, OUT, Tiling(64, 64, 128, 4, 4, splits=4)),
