@@ -3,7 +3,8 @@
     the batch     [ d d d d |  ppp d ppppp   |   pppp ppppppp  ]
                     decodes    what goes on      whole new prompts
     kernel        paged_decode   paged_prefill     the same on the step's own keys and values
-                                 on Hopper, where tiles are filled: hopper_prefill, for both
+    on Hopper     hopper_decode  hopper_prefill, for both, where tiles are filled
+                  of 17 and more
 
 In front stand the requests with one new token: there contexts are cut among programs, and nothing else is faster. If
 all of them begin with the same long prefix, `prefix_attention` reads it once for many, and `paged_decode` the rest.

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from minivllm.kernels.fused_linear import fused_linear
+from minivllm.kernels.hopper_decode import hopper_decode, plan_ranges
+from minivllm.kernels.hopper_decode import is_for as is_for_ranges
 from minivllm.kernels.hopper_prefill import hopper_prefill, is_for
 from minivllm.kernels.logprobs import token_logprobs
 from minivllm.kernels.paged_decode import paged_decode, plan_decode
@@ -97,19 +99,37 @@ def paged_batch(model: Sizes, batch: int, context: int) -> tuple[torch.Tensor, t
     return kv_cache, table, model.integers([context] * batch)
 
 
-def decode_case(model: Sizes, batch: int, context: int, most_parts: int | None = None) -> Case:
+def decode_case(
+    model: Sizes,
+    batch: int,
+    context: int,
+    most_parts: int | None = None,
+    may_be_hopper: bool = True,
+    uneven: bool = False,
+) -> Case:
+    """Contexts of one length, or of all lengths from next to nothing to twice that, the longest first; by Hopper's own
+    kernel where the engine takes it."""
+    contexts = [context * (2 * place + 1) // batch for place in reversed(range(batch))] if uneven else [context] * batch
+    asks = torch.empty(batch, model.heads, model.head_dim, dtype=model.dtype, device=model.device)
+    pages = torch.empty(2, 1, BLOCK_SIZE, model.kv_heads, model.head_dim, dtype=model.dtype, device=model.device)
+    is_hopper = may_be_hopper and most_parts is None and is_for_ranges(asks, pages)
+
     def make() -> Run:
         query = model.random(batch, model.heads, model.head_dim)
         out = torch.empty_like(query)
-        kv_cache, table, seq_lens = paged_batch(model, batch, context)
-        plan = plan_decode(query, kv_cache, seq_lens, most_parts=most_parts)  # once a step, for all layers
+        kv_cache, table, _ = paged_batch(model, batch, contexts[0])
+        seq_lens = model.integers(contexts)
+        if is_hopper:  # a plan is made once a step, for all layers
+            ranges = plan_ranges(query, kv_cache, seq_lens)
+            return partial(hopper_decode, query, kv_cache, table, seq_lens, ranges, out=out, is_alone=True)
+        plan = plan_decode(query, kv_cache, seq_lens, most_parts=most_parts)
         return partial(paged_decode, query, kv_cache, table, seq_lens, out=out, plan=plan)
 
-    cache = 2 * batch * context * model.kv_heads * model.head_dim
+    cache = 2 * sum(contexts) * model.kv_heads * model.head_dim
     own = 2 * batch * model.heads * model.head_dim
-    size = f"{batch} x {context}, {model.heads}/{model.kv_heads} heads"
+    size = f"{batch} x {f'about {context}' if uneven else context}, {model.heads}/{model.kv_heads} heads"
     size += "" if most_parts is None else f", {most_parts} parts"
-    return Case("paged_decode", size, (cache + own) * model.dtype.itemsize, 0, make)
+    return Case("hopper_decode" if is_hopper else "paged_decode", size, (cache + own) * model.dtype.itemsize, 0, make)
 
 
 def prefix_case(model: Sizes, batch: int, prefix: int, num_splits: int | None = None) -> Case:
@@ -170,7 +190,7 @@ def both_ways(make_case: Callable[..., Case]) -> Iterator[Case]:
     """By the kernel that the engine takes; and if that is Hopper's, by the other one, too, to see what it gains."""
     case = make_case()
     yield case
-    if case.kernel != "paged_prefill":
+    if case.kernel.startswith("hopper"):
         yield make_case(may_be_hopper=False)
 
 
@@ -322,10 +342,12 @@ def all_cases(device: torch.device) -> Iterator[Case]:
     """The sizes of a Qwen3-0.6B, and where they matter, of a Llama-3.1-8B."""
     small, large = qwen3_06b(device), llama_8b(device)
     for batch, context in [(1, 256), (1, 1024), (1, 4096), (8, 256), (8, 1024), (64, 256), (64, 1024), (256, 256)]:
-        yield decode_case(small, batch, context)
+        yield from both_ways(partial(decode_case, small, batch, context))
     for model in (small, large):
-        yield decode_case(model, 256, 1024)
-        yield decode_case(model, 64, 4096)
+        yield from both_ways(partial(decode_case, model, 256, 1024))
+        yield from both_ways(partial(decode_case, model, 64, 4096))
+    for batch in (32, 48, 64, 144):
+        yield from both_ways(partial(decode_case, small, batch, 1024, uneven=True))
     for most_parts in (65, 128, 256):
         yield decode_case(small, 64, 1024, most_parts)
     for most_parts in (8, 16, 32):

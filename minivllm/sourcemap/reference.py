@@ -54,6 +54,7 @@ FURTHER_PAGES = {
     ),
     ("kernels", "attention"): (
         "gluon_guard",
+        "hopper_decode",
         "hopper_prefill",
         "paged",
         "paged_decode",

@@ -9,6 +9,7 @@ from typing import Any
 from minivllm.kernels import (
     append_blocks,
     fused_linear,
+    hopper_decode,
     logprobs,
     pack_inputs,
     paged_decode,
@@ -104,6 +105,13 @@ def build_plan_decode(target: Target, has_prefix: bool = False) -> Built:
     types |= dict.fromkeys(("window", "num_requests", "num_arrivals", "most_parts"), "i32:odd")
     constants = {"requests_padded": 4096, "tile": 64, "has_prefix": has_prefix}
     return build(target, paged_decode.plan_decode_kernel, types, constants, num_warps=16)
+
+
+def build_plan_ranges(target: Target) -> Built:
+    types = pointers("i32", "ranges", "of_request", "arrived", "seq_lens")
+    types |= dict.fromkeys(("window", "num_requests", "num_ranges"), "i32:odd")
+    constants = {"sections": 2, "requests_padded": 4096, "tile": hopper_decode.TILE}
+    return build(target, hopper_decode.plan_ranges_kernel, types, constants, num_warps=16)
 
 
 def build_prefill(
@@ -285,6 +293,7 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "decode behind a prefix": (partial(build_decode, prefix_splits=8), 72 * KB),
     "decode, join": (build_join, 4 * KB),
     "decode, plan": (build_plan_decode, 8 * KB),
+    "decode, plan of ranges": (build_plan_ranges, 8 * KB),
     "decode, head size 80, 7 heads a KV head": (partial(build_decode, head_dim=80, group=7), 72 * KB),
     "decode, head size 256": (partial(build_decode, head_dim=256), 80 * KB),
     "decode, FP8 cache": (partial(build_decode, kv="fp8"), 40 * KB),

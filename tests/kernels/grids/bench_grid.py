@@ -14,6 +14,7 @@ def run(setup: Setup) -> int:
     chosen = [
         cases.decode_case(model, 3, 40),
         cases.decode_case(model, 2, 70, most_parts=4),
+        cases.decode_case(model, 3, 40, uneven=True),
         cases.prefix_case(model, 3, 40),
         cases.prefill_case(model, 2, 33, fresh=False),
         cases.prefill_case(model, 2, 33, fresh=True),
@@ -28,8 +29,9 @@ def run(setup: Setup) -> int:
         cases.sample_case(model, 2, "top_k and min_p", 0.6, top_k=5, min_p=0.01),
         cases.logprobs_case(model, 2),
     ]
-    if setup.is_gpu:  # Hopper's own kernel takes no small heads
+    if setup.is_gpu:  # Hopper's own kernels take no small heads
         chosen.append(cases.prefill_case(cases.qwen3_06b(setup.device), 1, 1100, fresh=True))
+        chosen.append(cases.decode_case(cases.qwen3_06b(setup.device), 20, 70, uneven=True))
     for case in chosen:
         assert case.num_bytes > 0
         assert case.copies >= 1
