@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import tempfile
 import traceback
 from contextlib import ExitStack
@@ -17,13 +18,14 @@ import pytest
 import torch
 
 from minivllm import LLM, SamplingParams
-from minivllm.attention import libraries
+from minivllm.attention import libraries, triton
 from minivllm.attention.backend import AttentionMetadata
 from minivllm.attention.paged import PagedMetadata, parts_of
 from minivllm.attention.selector import select_backend
 from minivllm.attention.torch_sdpa import TorchSdpaBackend
 from minivllm.attention.triton import TritonBackend
-from minivllm.kernels import prefix_attention
+from minivllm.kernels import hopper_decode, prefix_attention
+from minivllm.kernels.launch import gpu_of
 from minivllm.models.loader import ModelLoader
 from minivllm.models.model_zoo import find_model
 from minivllm.worker.captured_runner import CapturedModelRunner
@@ -231,6 +233,37 @@ def check_prefix(device: str) -> None:
         got = generate(folder, SHARING, params=params, **captured)
         assert {("graph", True), ("device", True), ("device", False)} <= set(dispatches), dispatches
     assert got == expected, f"{got} instead of {expected}"
+
+
+def check_ranges(device: str) -> None:
+    """Decodes whose contexts are cut into ranges have the tokens of decodes whose are not: requests of many lengths that
+    come and end one by one, in graphs and beside prompts. Only a Hopper GPU cuts them so."""
+    if device == "cpu" or gpu_of(torch.device(device)).capability != 90:
+        return
+    rng = random.Random(0)
+    prompts = [[rng.randrange(90) for _ in range(rng.randint(1, 200))] for _ in range(40)]
+    params = [SamplingParams(temperature=0.0, max_tokens=rng.randint(4, 60), ignore_eos=True) for _ in prompts]
+
+    def run(folder: str) -> list[list[int]]:
+        llm = LLM(
+            model=folder, skip_tokenizer_init=True, max_model_len=300, num_gpu_blocks_override=500, dtype="bfloat16",
+            max_num_batched_tokens=512, max_num_seqs=32, attention_backend="triton", device=device,
+        )  # fmt: skip
+        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
+        return [list(output.outputs[0].token_ids) for output in outputs]
+
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64}
+    with tempfile.TemporaryDirectory() as folder:
+        save_model("qwen3", Path(folder), hidden_size=256, intermediate_size=384, **heads, max_position_embeddings=512)
+        with patch.object(hopper_decode, "LEAST_REQUESTS", 1000):
+            expected = run(folder)
+        with patch.object(triton, "decode_ranges", wraps=triton.decode_ranges) as launch:
+            got = run(folder)
+    alone = [call.args[-2] for call in launch.call_args_list]
+    assert True in alone, "steps of decodes only"
+    assert False in alone, "decodes beside prompts"
+    same = sum(one[:4] == other[:4] for one, other in zip(expected, got, strict=True))
+    assert same >= 38, f"{same} of 40 begin with the same tokens: {got} instead of {expected}"
 
 
 def check_layers_with_a_window(device: str) -> None:

@@ -113,6 +113,7 @@ def test_on_a_gpu_it_is_taken_and_gives_the_references_tokens():
         "slots",
         "window",
         "device_step",
+        "ranges",
         "captured",
         "prefix",
         "draws",

@@ -293,7 +293,7 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "decode behind a prefix": (partial(build_decode, prefix_splits=8), 72 * KB),
     "decode, join": (build_join, 4 * KB),
     "decode, plan": (build_plan_decode, 8 * KB),
-    "decode, plan of ranges": (build_plan_ranges, 8 * KB),
+    "decode, plan of ranges": (build_plan_ranges, 40 * KB),
     "decode, head size 80, 7 heads a KV head": (partial(build_decode, head_dim=80, group=7), 72 * KB),
     "decode, head size 256": (partial(build_decode, head_dim=256), 80 * KB),
     "decode, FP8 cache": (partial(build_decode, kv="fp8"), 40 * KB),
