@@ -236,8 +236,8 @@ def check_prefix(device: str) -> None:
 
 
 def check_ranges(device: str) -> None:
-    """Decodes whose contexts are cut into ranges have the tokens of decodes whose are not: requests of many lengths that
-    come and end one by one, in graphs and beside prompts. Only a Hopper GPU cuts them so."""
+    """Decodes whose contexts are cut into ranges have the tokens of decodes whose contexts are not: requests of many
+    lengths that come and end one by one, in graphs and beside prompts. Only a Hopper GPU cuts them so."""
     if device == "cpu" or gpu_of(torch.device(device)).capability != 90:
         return
     rng = random.Random(0)
