@@ -25,6 +25,8 @@ from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
 # Heads of one program. 8 heads x 128 numbers x 2 bytes are 2 KB: 4 warps move 16 bytes a thread.
 HEAD_TILE = 8
 NUM_WARPS = 4
+# With many tokens the programs that fit on a multiprocessor at once ask for too little: they take twice as much each.
+MANY_TOKENS, WIDE_TILE = 2048, 16
 # Between a product and attention it may begin early with more rows than others: its programs are small and soon gone.
 MOST_EARLY_ROWS = 256
 
@@ -97,9 +99,9 @@ def rotary_and_cache_kernel(
     begin_early(early)
     wait_for_earlier(early)
     token = tl.program_id(0).to(tl.int64)
+    # All that hangs on no other load is asked for before the first number is looked at.
     slot = tl.load(slot_mapping_ptr + token)
-    if slot < 0:  # padding
-        return
+    position = tl.load(positions_ptr + token)
     head = tl.program_id(1) * head_tile + tl.arange(0, head_tile)
     half: tl.constexpr = head_dim // 2
     dim = tl.arange(0, half_padded)
@@ -113,6 +115,8 @@ def rotary_and_cache_kernel(
     row = qkv_ptr + token * qkv_token_stride
     first_raw = tl.load(row + cell, mask=is_cell, other=0.0)
     second_raw = tl.load(row + half + cell, mask=is_cell, other=0.0)
+    if slot < 0:  # padding
+        return
     first, second = first_raw.to(tl.float32), second_raw.to(tl.float32)
 
     if has_norm:
@@ -125,7 +129,6 @@ def rotary_and_cache_kernel(
         first = first * scale * tl.where(is_query[:, None], query_first[None, :], key_first[None, :])
         second = second * scale * tl.where(is_query[:, None], query_second[None, :], key_second[None, :])
 
-    position = tl.load(positions_ptr + token)
     angles = cos_sin_ptr + position * head_dim + dim
     cos = tl.load(angles, mask=is_dim, other=0.0)[None, :]
     sin = tl.load(angles + half, mask=is_dim, other=0.0)[None, :]
@@ -199,7 +202,8 @@ def rotary_and_cache(
     if len(qkv) == 0:
         return
     query_norm, key_norm = (qkv, qkv) if norms is None else norms  # never read without norms
-    grid = (len(qkv), cdiv(num_heads + 2 * num_kv_heads, HEAD_TILE))
+    head_tile = WIDE_TILE if len(qkv) >= MANY_TOKENS else HEAD_TILE
+    grid = (len(qkv), cdiv(num_heads + 2 * num_kv_heads, head_tile))
     rotary_and_cache_kernel[grid](
         qkv,
         cos_sin,
@@ -220,7 +224,7 @@ def rotary_and_cache(
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         half_padded=next_power_of_2(head_dim // 2),
-        head_tile=HEAD_TILE,
+        head_tile=head_tile,
         has_norm=norms is not None,
         fp8_limit=cache_limit(kv_cache.dtype),
         num_warps=NUM_WARPS,
