@@ -15,7 +15,7 @@ Upstream: vllm/v1/worker/gpu/buffer_utils.py and vllm/v1/worker/gpu/async_utils.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,16 +64,38 @@ class StagedRows:
             rows: Up to max_requests numbers for each row.
             padding: What stands behind them, one number a row.
         """
-        place, self._next = self._next, (self._next + 1) % len(self._ring)
-        event = self._copied[place]
-        if event is not None:
-            event.synchronize()  # long done, unless the host is more than a ring ahead
-        array = self._arrays[place]
+        place, array = self._take_buffer()
         for row, (numbers, filler) in enumerate(zip(rows, padding, strict=True)):
             count = np.size(numbers)
             array[row, :count] = numbers
             array[row, count:] = filler
+        self._send(place)
+
+    def stage_again(self, count: int, changed: Mapping[int, ArrayLike]) -> None:
+        """Copy the rows that were staged last, but for some of them.
+
+        Args:
+            count: How many numbers of a row change.
+            changed: By row, `count` numbers, or one for all of them.
+        """
+        last = self._arrays[self._next - 1]
+        place, array = self._take_buffer()
+        array[...] = last
+        for row, numbers in changed.items():
+            array[row, :count] = numbers
+        self._send(place)
+
+    def _take_buffer(self) -> tuple[int, NDArray[np.int32]]:
+        """The next buffer of the ring, when its last copy is done."""
+        place, self._next = self._next, (self._next + 1) % len(self._ring)
+        event = self._copied[place]
+        if event is not None:
+            event.synchronize()  # long done, unless the host is more than a ring ahead
+        return place, self._arrays[place]
+
+    def _send(self, place: int) -> None:
         self.on_device.copy_(self._ring[place], non_blocking=True)
+        event = self._copied[place]
         if event is not None:
             event.record()
 
