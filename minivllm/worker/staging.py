@@ -112,6 +112,7 @@ class SampledTokens:
         self._ring = _pinned_ring((max_requests,), torch.int64, device)
         # The next step overwrites its tokens, maybe before they are copied out. A copy on the device is soon made.
         self._snapshots = [torch.zeros_like(buffer, device=device) for buffer in self._ring]
+        self._views = list(zip(self._ring, self._snapshots, strict=True))
         self._copied = [_event(device) for _ in self._ring]
         self._copies: list[TokenCopy | None] = [None] * len(self._ring)
         self._next = 0
@@ -124,11 +125,11 @@ class SampledTokens:
         earlier = self._copies[place]
         if earlier is not None:
             earlier.tolist()  # done with both buffers; whoever has not read it by now keeps what was there
-        target, event = self._ring[place][: len(tokens)], self._copied[place]
+        target, snapshot = self._buffers(place, len(tokens))
+        event = self._copied[place]
         if self._stream is None or event is None:
             target.copy_(tokens)
         else:
-            snapshot = self._snapshots[place][: len(tokens)]
             snapshot.copy_(tokens)
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(self._stream):
@@ -136,6 +137,14 @@ class SampledTokens:
                 event.record()
         self._copies[place] = copy = TokenCopy(target, event)
         return copy
+
+    def _buffers(self, place: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of a place of the ring, on the host and on the device, `count` long: as a rule as long as the last time."""
+        target, snapshot = self._views[place]
+        if len(target) != count:
+            target, snapshot = self._ring[place][:count], self._snapshots[place][:count]
+            self._views[place] = target, snapshot
+        return target, snapshot
 
 
 class TokenCopy:
