@@ -46,6 +46,7 @@ class DeviceMirror:
         slots = len(columns.num_tokens)
         self.generation = np.zeros(slots, dtype=np.int64)
         self.takes = 0
+        self._token_cells = columns.token_ids.reshape(-1)  # the same memory
         self._known_tokens = np.full(slots, _NOTHING, dtype=np.int32)
         self._known_blocks = np.zeros(slots, dtype=np.int32)
         # Sampled with the host while there are fewer tokens than that, or fewer computed ones.
@@ -154,30 +155,28 @@ class DeviceMirror:
 
     def note_sampled(self, batch: PreparedBatch, placeholder: int) -> None:
         """A step was launched: each of its tokens is on the device, and a placeholder for it in the columns."""
-        columns, slots, places = self._columns, batch.places, batch.seq_lens
-        if not _all_have_room(batch, columns):
-            fits = _has_room(batch, columns)
-            slots, places = slots[fits], places[fits]
-        columns.token_ids[slots, places] = placeholder
-        columns.num_tokens[slots] = places + 1
-        self._known_tokens[slots] = places + 1
+        slots, cells, lengths = batch.places, batch.next_cells, batch.seq_lens + 1
+        if not self._all_have_room(batch):
+            fits = self._has_room(batch)
+            slots, cells, lengths = slots[fits], cells[fits], lengths[fits]
+        self._token_cells[cells] = placeholder
+        self._columns.num_tokens[slots] = lengths
+        self._known_tokens[slots] = lengths
 
     def note_arrived(self, batch: PreparedBatch, tokens: NDArray[np.int32]) -> None:
         """Its tokens, (requests,), are here: put them in the place of their placeholders, if their request has not
         left its slot meanwhile."""
-        columns = self._columns
-        if batch.takes == self.takes and _all_have_room(batch, columns):
-            columns.token_ids[batch.places, batch.seq_lens] = tokens
+        if batch.takes == self.takes and self._all_have_room(batch):
+            self._token_cells[batch.next_cells] = tokens
             return
-        fits = _has_room(batch, columns) & (self.generation[batch.places] == batch.generations)
-        columns.token_ids[batch.places[fits], batch.seq_lens[fits]] = tokens[fits]
+        fits = self._has_room(batch) & (self.generation[batch.places] == batch.generations)
+        self._token_cells[batch.next_cells[fits]] = tokens[fits]
 
+    def _has_room(self, batch: PreparedBatch) -> NDArray[np.bool_]:
+        """Which requests sample a token that the columns have room for. The last of the longest sequence has none."""
+        fits: NDArray[np.bool_] = batch.samples & (batch.seq_lens < self._columns.token_ids.shape[1])
+        return fits
 
-def _all_have_room(batch: PreparedBatch, columns: RequestColumns) -> bool:
-    return batch.all_sample and batch.longest < columns.token_ids.shape[1]
-
-
-def _has_room(batch: PreparedBatch, columns: RequestColumns) -> NDArray[np.bool_]:
-    """Which requests sample a token that the columns have room for. The last one of the longest sequence has none."""
-    fits: NDArray[np.bool_] = batch.samples & (batch.seq_lens < columns.token_ids.shape[1])
-    return fits
+    def _all_have_room(self, batch: PreparedBatch) -> bool:
+        """The same of all of them, at once."""
+        return batch.all_sample and batch.longest < self._columns.token_ids.shape[1]

@@ -267,6 +267,34 @@ def test_tokens_that_arrive_late_are_not_noted_for_who_has_the_slot_by_then(monk
     assert columns.token_ids[0, :5].tolist() == [4] * 5
 
 
+def test_the_last_token_of_the_longest_sequence_is_not_noted_in_the_next_slot(monkeypatch: Any) -> None:
+    core = make_core(monkeypatch, async_scheduling=True, max_model_len=8, max_num_batched_tokens=16, block_size=4)
+    longest, other = core_request("longest", [1, 2, 3], max_tokens=5), core_request("other", [4, 2], max_tokens=6)
+    core.add_request(longest)
+    core.add_request(other)
+    got: dict[str, list[int]] = {"longest": [], "other": []}
+    columns = core.model_executor.worker.batch.columns  # type: ignore[attr-defined]
+    while core.has_work():
+        outputs = core.step()
+        for output in outputs.outputs if outputs else []:
+            got[output.request_id] += output.new_token_ids
+        assert columns.token_ids[1, :2].tolist() == [4, 2]
+    assert got == {request.request_id: expected(request) for request in (longest, other)}
+
+
+def test_an_output_that_comes_late_tells_its_failure_to_everybody_who_asks(monkeypatch: Any) -> None:
+    core = make_core(monkeypatch, async_scheduling=True)
+    core.add_request(core_request("broken", [3, 2, 1]))
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    monkeypatch.setattr(runner._step, "sample", lambda *args: runner._step.sampled.fill_(-1))
+    core.step()
+    [(_, future)] = core.batch_queue
+    for _ in range(2):
+        assert isinstance(future.exception(), FloatingPointError)
+        with pytest.raises(FloatingPointError, match="request broken"):
+            future.result()
+
+
 def test_a_maximum_that_is_no_number_is_told_with_its_request(monkeypatch: Any) -> None:
     core = make_core(monkeypatch, async_scheduling=False)
     core.add_request(core_request("fine", [1, 2, 3]))
