@@ -5,7 +5,6 @@ Upstream: vllm/v1/executor/uniproc_executor.py::UniProcExecutor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ import msgspec
 from minivllm.config import VllmConfig
 from minivllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from minivllm.sourcemap.registry import on_map
+from minivllm.worker.async_output import AsyncModelRunnerOutput
 from minivllm.worker.worker import Worker
 
 T = TypeVar("T")
@@ -40,7 +40,11 @@ class UniProcExecutor:
         plane="data",
     )
     def execute_model(self, scheduler_output: SchedulerOutput) -> Future[ModelRunnerOutput | None]:
-        return _done(lambda: self.worker.execute_model(scheduler_output))
+        try:
+            output = self.worker.execute_model(scheduler_output)
+        except Exception as error:
+            return _failed(error)
+        return _COMPLETED_NONE_FUTURE if output is None else _done(output)
 
     def resolved(self, vllm_config: VllmConfig) -> VllmConfig:
         """The settings, with what they leave to the worker: the number of KV blocks, and whether to plan ahead."""
@@ -56,10 +60,11 @@ class UniProcExecutor:
         plane="data",
     )
     def sample_tokens(self) -> Future[ModelRunnerOutput]:
-        sampled = _done(self.worker.sample_tokens)
-        if sampled.exception() is None and not isinstance(sampled.result(), ModelRunnerOutput):
-            return LateOutput(sampled.result())
-        return sampled  # type: ignore[return-value]
+        try:
+            output = self.worker.sample_tokens()
+        except Exception as error:
+            return _failed(error)
+        return _done(output) if isinstance(output, ModelRunnerOutput) else LateOutput(output)
 
     def shutdown(self) -> None:
         """Nothing to release: the worker goes with this object."""
@@ -71,36 +76,38 @@ class LateOutput(Future[ModelRunnerOutput]):
     Upstream: vllm/v1/executor/uniproc_executor.py (its thread for asynchronous outputs).
 
     Args:
-        pending: An `AsyncModelRunnerOutput`.
+        pending: Is asked for the output each time that this is.
     """
 
-    def __init__(self, pending: Any) -> None:
+    def __init__(self, pending: AsyncModelRunnerOutput) -> None:
         super().__init__()
         self._pending = pending
 
     def result(self, timeout: float | None = None) -> ModelRunnerOutput:
         """Wait for the output. Raises what made the step fail."""
-        self._fetch()
-        return super().result(timeout)
+        return self._pending.get_output()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the output, and tell what made the step fail."""
-        self._fetch()
-        return super().exception(timeout)
-
-    def _fetch(self) -> None:
-        if not self.done():
-            try:
-                self.set_result(self._pending.get_output())
-            except Exception as error:
-                self.set_exception(error)
+        try:
+            self._pending.get_output()
+        except Exception as error:
+            return error
+        return None
 
 
-def _done(call: Callable[[], T]) -> Future[T]:
-    """A finished future with the call's result or its exception."""
+def _done(value: T) -> Future[T]:
+    """A finished future."""
     future: Future[T] = Future()
-    try:
-        future.set_result(call())
-    except Exception as error:
-        future.set_exception(error)
+    future.set_result(value)
     return future
+
+
+def _failed(error: Exception) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
+# What most calls of `execute_model` give: `sample_tokens` must follow.
+_COMPLETED_NONE_FUTURE: Future[ModelRunnerOutput | None] = _done(None)

@@ -63,4 +63,5 @@ def apply_all_cached(columns: RequestColumns, places: NDArray[np.intp], cached: 
     for index in [i for i, req_id in enumerate(cached.req_ids) if req_id in resumed] if resumed else ():
         apply_cached(columns, int(places[index]), cached, index)
     # See `RequestColumns.set_computed`.
-    columns.num_computed[places] = np.minimum(cached.num_computed_tokens, columns.num_tokens[places] - 1)
+    planned = np.array(cached.num_computed_tokens, dtype=np.int32)
+    columns.num_computed[places] = np.minimum(planned, columns.num_tokens[places] - 1)

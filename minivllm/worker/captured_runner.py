@@ -58,6 +58,13 @@ class DeviceState(NamedTuple):
     output: ForwardOutput | None  # None: its tokens are sampled already
 
 
+class LatestDecodes(NamedTuple):
+    """A step of decodes that was replayed, if it is the latest step: the next one may be the same, a token further."""
+
+    batch: PreparedBatch
+    req_ids: list[str]  # of it, in the order of the plan; without those that the plan brought
+
+
 @dataclass(slots=True, eq=False)
 class StepInFlight:
     """A step whose tokens are on their way: an `AsyncModelRunnerOutput`."""
@@ -126,6 +133,8 @@ class CapturedModelRunner(GPUModelRunner):
         self._tokens = SampledTokens(limits.max_num_seqs, device)
         self._in_flight: list[StepInFlight] = []
         self._way: Way = "device"
+        self._planned: list[str] = []
+        self._latest: LatestDecodes | None = None
 
     @torch.inference_mode()
     def initialize_kv_cache(self, num_blocks: int) -> None:
@@ -147,6 +156,10 @@ class CapturedModelRunner(GPUModelRunner):
     # ---- execute --------------------------------------------------------------------------------------------------
 
     def _prepare(self, plan: SchedulerOutput) -> PreparedBatch:
+        latest, self._latest = self._latest, None
+        self._planned = plan.scheduled_cached_reqs.req_ids
+        if latest is not None and (batch := self._next_of(latest, plan)):
+            return batch
         if plan.scheduled_spec_decode_tokens:
             self._finish_all()  # drafts are checked on the host, against tokens that it must know
         taken = [new.req_id for new in plan.scheduled_new_reqs]
@@ -158,8 +171,27 @@ class CapturedModelRunner(GPUModelRunner):
         self._way, self.last_dispatch = self._dispatch(batch)
         batch.graph_mode = self.last_dispatch.mode
         batch.num_tokens_padded = self.last_dispatch.shape.num_tokens
-        batch.generations = self._mirror.generation[batch.places]
+        batch.generations, batch.takes = self._mirror.generation[batch.places], self._mirror.takes
         return batch
+
+    def _next_of(self, latest: LatestDecodes, plan: SchedulerOutput) -> PreparedBatch | None:
+        """The batch of a plan that lets the decodes of the step before decode on; None of any other plan.
+
+        Nothing is to be found out again then. The same requests have the same places; all contexts grew by one token,
+        so that their order stays; they run as the same graph; and what the host need not sample now it need not later.
+        """
+        cached, before = plan.scheduled_cached_reqs, latest.batch
+        is_next = (
+            plan.total_num_scheduled_tokens == before.num_tokens
+            and cached.req_ids == latest.req_ids
+            and len(cached.req_ids) == before.num_tokens
+            and not cached.resumed_req_ids
+            and not plan.scheduled_spec_decode_tokens
+        )
+        if not is_next:
+            return None
+        batch = before.one_further(has_new_blocks=any(cached.new_block_ids))
+        return batch if self._shared_prefix(plan, batch) == before.prefix_tokens else None
 
     def _shared_prefix(self, plan: SchedulerOutput, batch: PreparedBatch) -> int:
         """To how many leading tokens all decodes of a step attend together; 0 if each reads its own context."""
@@ -167,9 +199,9 @@ class CapturedModelRunner(GPUModelRunner):
             return 0
         lengths, seq_lens = batch.num_scheduled, batch.seq_lens
         num_decodes = len(lengths)
-        if batch.query_start_loc[-1] != num_decodes:
+        if not batch.is_one_token_each:
             num_decodes = parts_of(lengths, seq_lens).num_decodes
-        if num_decodes == 0:
+        if num_decodes < 2:
             return 0
         tokens = min(plan.num_common_prefix_blocks * self.block_size, int(seq_lens[:num_decodes].min()))
         config = self.model.config
@@ -185,7 +217,7 @@ class CapturedModelRunner(GPUModelRunner):
     def _find_way(self, batch: PreparedBatch) -> tuple[Way, Dispatch]:
         lengths = batch.num_scheduled
         if batch.has_drafts:
-            own = StepShape(int(lengths.sum()), len(lengths), 0)
+            own = StepShape(batch.num_tokens, len(lengths), 0)
             return "checked", Dispatch("NONE", own, "drafts are checked on the host")
         found = self._dispatcher.dispatch(lengths)
         if found.mode == "FULL" and found.shape.query_len != 1:
@@ -200,7 +232,7 @@ class CapturedModelRunner(GPUModelRunner):
             reasons = "; ".join(filter(None, (found.reason, obstacle, why)))
             return "device" if obstacle is None else "host", replace(found, reason=reasons)
         if obstacle is not None:
-            own = StepShape(int(lengths.sum()), len(lengths), 0)
+            own = StepShape(batch.num_tokens, len(lengths), 0)
             return "host", Dispatch("NONE", own, obstacle)
         if found.mode == "NONE":
             return "device", found
@@ -251,6 +283,9 @@ class CapturedModelRunner(GPUModelRunner):
             step = self._sample_with_host(batch, output)
         self._mirror.note_sampled(batch, UNKNOWN_TOKEN)
         self._in_flight.append(step)
+        is_replayed = self._way == "graph" and batch.graph_mode == "FULL"
+        if is_replayed and batch.is_one_token_each and batch.all_sample:
+            self._latest = LatestDecodes(batch, self._planned)
         return step
 
     def _sample_with_host(self, batch: PreparedBatch, output: ForwardOutput) -> StepInFlight:
@@ -276,21 +311,18 @@ class CapturedModelRunner(GPUModelRunner):
             self._in_flight.remove(step)
         sampled = self.bookkeeping(batch, self.to_host(step.copy))
         scores = None if step.metadata is None else logprobs_of_requests(batch, step.metadata, step.scores, sampled)
-        index = dict(zip(batch.req_ids, range(len(batch.req_ids)), strict=True))
-        return ModelRunnerOutput(batch.req_ids, index, sampled, scores, step.prompt_logprobs)
+        return ModelRunnerOutput(batch.req_ids, batch.req_id_to_index, sampled, scores, step.prompt_logprobs)
 
     def _keep(self, batch: PreparedBatch, tokens: list[int]) -> list[list[int]]:
         if batch.generations is None or batch.has_drafts:
             return super()._keep(batch, tokens)
-        array = np.array(tokens, dtype=np.int32)
-        broken = np.flatnonzero(batch.samples & (array < 0))
-        if len(broken):
-            raise FloatingPointError(
-                f"request {batch.req_ids[broken[0]]}: the maximum of its logits is not a finite number: "
-                "the weights or a kernel are broken"
-            )
-        self._mirror.note_arrived(batch, array)
-        sampled: list[list[int]] = array[:, None].tolist()
-        for index in np.flatnonzero(~batch.samples).tolist():
-            sampled[index] = []
-        return sampled
+        samples = batch.samples.tolist()
+        if min(tokens) < 0:
+            for req_id, token, is_sampled in zip(batch.req_ids, tokens, samples, strict=True):
+                if is_sampled and token < 0:
+                    raise FloatingPointError(
+                        f"request {req_id}: the maximum of its logits is not a finite number: "
+                        "the weights or a kernel are broken"
+                    )
+        self._mirror.note_arrived(batch, np.array(tokens, dtype=np.int32))
+        return [[token] if is_sampled else [] for token, is_sampled in zip(tokens, samples, strict=True)]

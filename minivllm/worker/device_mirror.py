@@ -38,12 +38,15 @@ class DeviceMirror:
 
     Attributes:
         generation: (slots,) int64.
+        takes: How often any slot was taken.
     """
 
     def __init__(self, columns: RequestColumns, step: DeviceStep) -> None:
         self._columns, self._step = columns, step
         slots = len(columns.num_tokens)
         self.generation = np.zeros(slots, dtype=np.int64)
+        self.takes = 0
+        self._token_cells = columns.token_ids.reshape(-1)  # the same memory
         self._known_tokens = np.full(slots, _NOTHING, dtype=np.int32)
         self._known_blocks = np.zeros(slots, dtype=np.int32)
         # Sampled with the host while there are fewer tokens than that, or fewer computed ones.
@@ -55,6 +58,7 @@ class DeviceMirror:
         """Another request has the slot, or the same one has other blocks: what the device knows is of no use."""
         columns, params = self._columns, self._columns.params[slot]
         self.generation[slot] += 1
+        self.takes += 1
         self._known_tokens[slot] = _NOTHING
         prompt = int(columns.num_prompt_tokens[slot])
         self._has_penalties[slot] = has_penalties(params)
@@ -91,10 +95,27 @@ class DeviceMirror:
 
     def update(self, batch: PreparedBatch) -> None:
         """Bring the device up to date for a batch, and stage it."""
-        columns, slots = self._columns, batch.places
-        tables, requests = columns.block_table, self._step.requests
-        for slot in slots[self._known_tokens[slots] != columns.num_tokens[slots]].tolist():
-            self._write(slot)
+        slots, scheduled = batch.places, batch.num_scheduled
+        computed = batch.seq_lens - scheduled
+        if batch.follows and not batch.has_new_blocks:
+            self._step.stage_next(len(slots), computed)
+            return
+        if not batch.follows:
+            for slot in slots[self._known_tokens[slots] != self._columns.num_tokens[slots]].tolist():
+                self._write(slot)
+        new_index, new_block = self._find_new_blocks(slots)
+        self._step.requests.flush()
+        if batch.follows:
+            self._step.stage_next(len(slots), computed, new_index, new_block)
+        else:
+            self._step.stage(slots, computed, scheduled, batch.samples, new_index, new_block, batch.prefix_tokens)
+
+    def _find_new_blocks(self, slots: NDArray[np.intp]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Where the only new block of each request stands in its table (-1: there is none), and its id, (requests,).
+
+        If there are more of one request, they are written.
+        """
+        tables, requests = self._columns.block_table, self._step.requests
         blocks = tables.num_blocks[slots]
         known = self._known_blocks[slots]
         missing = blocks - known
@@ -104,10 +125,7 @@ class DeviceMirror:
             slot, start, end = int(slots[place]), int(known[place]), int(blocks[place])
             requests.append_blocks(slot, start, tables.ids[slot, start:end].copy())
         self._known_blocks[slots] = blocks
-        requests.flush()
-        scheduled = batch.num_scheduled
-        computed = batch.seq_lens - scheduled
-        self._step.stage(slots, computed, scheduled, batch.samples, new_index, new_block, batch.prefix_tokens)
+        return new_index, new_block
 
     def _write(self, slot: int) -> None:
         """Write all of a slot."""
@@ -137,22 +155,28 @@ class DeviceMirror:
 
     def note_sampled(self, batch: PreparedBatch, placeholder: int) -> None:
         """A step was launched: each of its tokens is on the device, and a placeholder for it in the columns."""
-        columns = self._columns
-        fits = _has_room(batch, columns)
-        slots, places = batch.places[fits], batch.seq_lens[fits]
-        columns.token_ids[slots, places] = placeholder
-        columns.num_tokens[slots] = places + 1
-        self._known_tokens[slots] = places + 1
+        slots, cells, lengths = batch.places, batch.next_cells, batch.seq_lens + 1
+        if not self._all_have_room(batch):
+            fits = self._has_room(batch)
+            slots, cells, lengths = slots[fits], cells[fits], lengths[fits]
+        self._token_cells[cells] = placeholder
+        self._columns.num_tokens[slots] = lengths
+        self._known_tokens[slots] = lengths
 
     def note_arrived(self, batch: PreparedBatch, tokens: NDArray[np.int32]) -> None:
         """Its tokens, (requests,), are here: put them in the place of their placeholders, if their request has not
         left its slot meanwhile."""
-        columns = self._columns
-        fits = _has_room(batch, columns) & (self.generation[batch.places] == batch.generations)
-        columns.token_ids[batch.places[fits], batch.seq_lens[fits]] = tokens[fits]
+        if batch.takes == self.takes and self._all_have_room(batch):
+            self._token_cells[batch.next_cells] = tokens
+            return
+        fits = self._has_room(batch) & (self.generation[batch.places] == batch.generations)
+        self._token_cells[batch.next_cells[fits]] = tokens[fits]
 
+    def _has_room(self, batch: PreparedBatch) -> NDArray[np.bool_]:
+        """Which requests sample a token that the columns have room for. The last of the longest sequence has none."""
+        fits: NDArray[np.bool_] = batch.samples & (batch.seq_lens < self._columns.token_ids.shape[1])
+        return fits
 
-def _has_room(batch: PreparedBatch, columns: RequestColumns) -> NDArray[np.bool_]:
-    """Which requests sample a token that the columns have room for. The last one of the longest sequence has none."""
-    fits: NDArray[np.bool_] = batch.samples & (batch.seq_lens < columns.token_ids.shape[1])
-    return fits
+    def _all_have_room(self, batch: PreparedBatch) -> bool:
+        """The same of all of them, at once."""
+        return batch.all_sample and batch.longest < self._columns.token_ids.shape[1]

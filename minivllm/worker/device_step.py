@@ -33,6 +33,7 @@ from minivllm.worker.staging import StagedRows
 # Of a batch's rows: slot, computed, scheduled, slot if a token is sampled, index and id of a new block. The last row
 # has one number: tokens of a prefix that all decodes share.
 _PADDING = (0, 0, 0, -1, -1, 0, 0)
+_COMPUTED, _NEW_INDEX, _NEW_BLOCK = 1, 4, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,12 @@ class DeviceStep:
         sampled_slots = np.where(samples, slots, -1) if np.size(slots) else ()
         rows = [slots, computed, scheduled, sampled_slots, new_index, new_block, [prefix_tokens]]
         self._staged.stage(rows, _PADDING)
+
+    def stage_next(
+        self, num_requests: int, computed: ArrayLike, new_index: ArrayLike = -1, new_block: ArrayLike = 0
+    ) -> None:
+        """Send the batch that was staged last once more: all are further, and some may have a new block."""
+        self._staged.stage_again(num_requests, {_COMPUTED: computed, _NEW_INDEX: new_index, _NEW_BLOCK: new_block})
 
     def run(self, shape: StepShape) -> None:
         """One step of a shape, on what was staged: what a graph records."""

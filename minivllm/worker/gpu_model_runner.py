@@ -131,7 +131,7 @@ class GPUModelRunner:
 
     def _compute(self, batch: PreparedBatch) -> Any:
         """Forward and logits."""
-        with self._threads.of(len(batch.input_ids)):
+        with self._threads.of(batch.num_tokens):
             hidden = self.model_forward(batch)
             logits_indices = torch.from_numpy(batch.logits_indices).to(self.device)
             return ExecuteModelState(batch, hidden, self.model.compute_logits(hidden[logits_indices]))
@@ -148,7 +148,7 @@ class GPUModelRunner:
         sampled = self.bookkeeping(batch, self.to_host(tokens))
         return ModelRunnerOutput(
             batch.req_ids,
-            {req_id: i for i, req_id in enumerate(batch.req_ids)},
+            batch.req_id_to_index,
             sampled,
             logprobs_of_requests(batch, metadata, scores, sampled),
             prompt_logprobs,

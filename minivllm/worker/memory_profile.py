@@ -118,28 +118,27 @@ def run_step(runner: GPUModelRunner, num_tokens: int, num_requests: int, max_mod
 
 
 def _batch_of(lengths: np.ndarray, runner: GPUModelRunner) -> PreparedBatch:
-    ends = np.cumsum(lengths, dtype=np.int32)
-    starts, total = ends - lengths, int(ends[-1])
-    positions = np.arange(total, dtype=np.int64) - np.repeat(starts, lengths)
-    requests = len(lengths)
-    blocks = -(-int(lengths.max()) // runner.block_size)
-    # Our kernels skip a slot of -1; other backends write everything over the first slot.
-    slot = -1 if runner.attention.on_kernels else 0
-    return PreparedBatch(
+    requests, total, longest = len(lengths), int(lengths.sum()), int(lengths.max())
+    batch = PreparedBatch(
         req_ids=[""] * requests,
+        req_id_to_index={},
         places=np.arange(requests),
-        query_start_loc=np.concatenate((starts, ends[-1:])).astype(np.int32),
         num_scheduled=lengths,
         seq_lens=lengths,
-        positions=positions,
-        input_ids=np.zeros(total, dtype=np.int64),
-        slot_mapping=np.full(total, slot, dtype=np.int64),
-        block_table=np.zeros((requests, blocks), dtype=np.int32),
-        logits_indices=ends.astype(np.int64) - 1,
-        drafts=[[]] * requests,
         samples=np.ones(requests, dtype=np.bool_),
+        num_tokens=total,
+        longest=longest,
+        all_sample=True,
+        drafts=[[]] * requests,
+        has_drafts=False,
+        columns=runner.batch.columns,
         attention_backend=runner.attention.name,
     )
+    # Nobody has these tokens and blocks. Our kernels skip a slot of -1; other backends write all over the first slot.
+    batch.input_ids = np.zeros(total, dtype=np.int64)
+    batch.slot_mapping = np.full(total, -1 if runner.attention.on_kernels else 0, dtype=np.int64)
+    batch.block_table = np.zeros((requests, -(-longest // runner.block_size)), dtype=np.int32)
+    return batch
 
 
 def _drawn(requests: int) -> SamplingMetadata:

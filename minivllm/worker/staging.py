@@ -15,7 +15,7 @@ Upstream: vllm/v1/worker/gpu/buffer_utils.py and vllm/v1/worker/gpu/async_utils.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,16 +64,38 @@ class StagedRows:
             rows: Up to max_requests numbers for each row.
             padding: What stands behind them, one number a row.
         """
-        place, self._next = self._next, (self._next + 1) % len(self._ring)
-        event = self._copied[place]
-        if event is not None:
-            event.synchronize()  # long done, unless the host is more than a ring ahead
-        array = self._arrays[place]
+        place, array = self._take_buffer()
         for row, (numbers, filler) in enumerate(zip(rows, padding, strict=True)):
             count = np.size(numbers)
             array[row, :count] = numbers
             array[row, count:] = filler
+        self._send(place)
+
+    def stage_again(self, count: int, changed: Mapping[int, ArrayLike]) -> None:
+        """Copy the rows that were staged last, but for some of them.
+
+        Args:
+            count: How many numbers of a row change.
+            changed: By row, `count` numbers, or one for all of them.
+        """
+        last = self._arrays[self._next - 1]
+        place, array = self._take_buffer()
+        array[...] = last
+        for row, numbers in changed.items():
+            array[row, :count] = numbers
+        self._send(place)
+
+    def _take_buffer(self) -> tuple[int, NDArray[np.int32]]:
+        """The next buffer of the ring, when its last copy is done."""
+        place, self._next = self._next, (self._next + 1) % len(self._ring)
+        event = self._copied[place]
+        if event is not None:
+            event.synchronize()  # long done, unless the host is more than a ring ahead
+        return place, self._arrays[place]
+
+    def _send(self, place: int) -> None:
         self.on_device.copy_(self._ring[place], non_blocking=True)
+        event = self._copied[place]
         if event is not None:
             event.record()
 
@@ -90,6 +112,7 @@ class SampledTokens:
         self._ring = _pinned_ring((max_requests,), torch.int64, device)
         # The next step overwrites its tokens, maybe before they are copied out. A copy on the device is soon made.
         self._snapshots = [torch.zeros_like(buffer, device=device) for buffer in self._ring]
+        self._views = list(zip(self._ring, self._snapshots, strict=True))
         self._copied = [_event(device) for _ in self._ring]
         self._copies: list[TokenCopy | None] = [None] * len(self._ring)
         self._next = 0
@@ -102,11 +125,11 @@ class SampledTokens:
         earlier = self._copies[place]
         if earlier is not None:
             earlier.tolist()  # done with both buffers; whoever has not read it by now keeps what was there
-        target, event = self._ring[place][: len(tokens)], self._copied[place]
+        target, snapshot = self._buffers(place, len(tokens))
+        event = self._copied[place]
         if self._stream is None or event is None:
             target.copy_(tokens)
         else:
-            snapshot = self._snapshots[place][: len(tokens)]
             snapshot.copy_(tokens)
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(self._stream):
@@ -114,6 +137,14 @@ class SampledTokens:
                 event.record()
         self._copies[place] = copy = TokenCopy(target, event)
         return copy
+
+    def _buffers(self, place: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of a place of the ring, on the host and on the device, `count` long: as a rule as long as the last time."""
+        target, snapshot = self._views[place]
+        if len(target) != count:
+            target, snapshot = self._ring[place][:count], self._snapshots[place][:count]
+            self._views[place] = target, snapshot
+        return target, snapshot
 
 
 class TokenCopy:

@@ -19,6 +19,7 @@ from minivllm.engine.core import EngineCore
 from minivllm.executor.uniproc import LateOutput, UniProcExecutor
 from minivllm.kernels.triton_guard import HAS_TRITON
 from minivllm.sampling_params import SamplingParams
+from minivllm.worker.prepared_batch import PreparedBatch, prepare
 from tests.core.building import core_request, make_config
 from tests.worker.fake_device import VOCAB_SIZE, make_runner, next_token
 
@@ -68,6 +69,57 @@ def expected(request: EngineCoreRequest) -> list[int]:
     return output
 
 
+ARRAYS = ("places", "query_start_loc", "num_scheduled", "seq_lens", "positions", "input_ids", "slot_mapping",
+          "block_table", "logits_indices", "samples", "generations")  # fmt: skip
+
+
+def expect_batches_as_if_made_anew(core: EngineCore, monkeypatch: Any) -> list[bool]:
+    """Compare each batch that follows from the one before with one made from the plan, and its rows on the device.
+
+    Returns:
+        Of each step, whether its batch follows.
+    """
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    prepare_batch, update, follows = runner._prepare, runner._mirror.update, []
+
+    def checked_prepare(plan: Any) -> PreparedBatch:
+        batch: PreparedBatch = prepare_batch(plan)
+        follows.append(batch.follows)
+        if batch.follows:
+            anew = prepare(plan, runner.batch, runner.attention.name)
+            anew.prefix_tokens = runner._shared_prefix(plan, anew)
+            anew.generations = runner._mirror.generation[anew.places]
+            assert (runner._way, runner.last_dispatch) == runner._dispatch(anew)
+            for name in ARRAYS:
+                one, other = getattr(batch, name), getattr(anew, name)
+                assert np.array_equal(one, other), name
+                assert one.dtype == other.dtype, name
+            for name in ("req_ids", "req_id_to_index", "num_tokens", "longest", "all_sample", "drafts", "has_drafts"):
+                assert getattr(batch, name) == getattr(anew, name), name
+            assert (batch.prefix_tokens, batch.takes) == (anew.prefix_tokens, runner._mirror.takes)
+        return batch
+
+    def checked_update(batch: PreparedBatch) -> None:
+        known = runner._mirror._known_blocks[batch.places].copy()
+        update(batch)
+        if batch.follows:
+            requests, table = len(batch.places), runner.batch.columns.block_table
+            rows = runner._step._staged.on_device[:, :requests].numpy()
+            slots, computed, scheduled, sampled_slots, new_index, new_block, _ = rows
+            has_new = table.num_blocks[batch.places] == known + 1
+            assert slots.tolist() == sampled_slots.tolist() == batch.places.tolist()
+            assert computed.tolist() == batch.positions.tolist()
+            assert scheduled.tolist() == [1] * requests
+            assert new_index.tolist() == np.where(has_new, known, -1).tolist()
+            assert new_block[has_new].tolist() == table.ids[batch.places, known - 1 + has_new][has_new].tolist()
+            assert runner._step._staged.on_device[6, 0] == batch.prefix_tokens
+            assert not runner._step._staged.on_device[2, requests:].any(), "behind them stands padding"
+
+    monkeypatch.setattr(runner, "_prepare", checked_prepare)
+    monkeypatch.setattr(runner._mirror, "update", checked_update)
+    return follows
+
+
 def random_request(rng: random.Random, name: str) -> EngineCoreRequest:
     shared = SYSTEM_PROMPT[: rng.choice([0, 3, 8, 12])]
     prompt = shared + [rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 6))]
@@ -96,6 +148,7 @@ def test_random_use_gives_everybody_the_tokens_of_a_request_alone(seed: int, is_
         scheduler_reserve_full_isl=rng.random() < 0.5,
         policy=rng.choice(["fcfs", "priority"]),
     )
+    expect_batches_as_if_made_anew(core, monkeypatch)
     asked: dict[str, EngineCoreRequest] = {}
     got: dict[str, list[int]] = {}
     left: set[str] = set()
@@ -214,6 +267,34 @@ def test_tokens_that_arrive_late_are_not_noted_for_who_has_the_slot_by_then(monk
     assert columns.token_ids[0, :5].tolist() == [4] * 5
 
 
+def test_the_last_token_of_the_longest_sequence_is_not_noted_in_the_next_slot(monkeypatch: Any) -> None:
+    core = make_core(monkeypatch, async_scheduling=True, max_model_len=8, max_num_batched_tokens=16, block_size=4)
+    longest, other = core_request("longest", [1, 2, 3], max_tokens=5), core_request("other", [4, 2], max_tokens=6)
+    core.add_request(longest)
+    core.add_request(other)
+    got: dict[str, list[int]] = {"longest": [], "other": []}
+    columns = core.model_executor.worker.batch.columns  # type: ignore[attr-defined]
+    while core.has_work():
+        outputs = core.step()
+        for output in outputs.outputs if outputs else []:
+            got[output.request_id] += output.new_token_ids
+        assert columns.token_ids[1, :2].tolist() == [4, 2]
+    assert got == {request.request_id: expected(request) for request in (longest, other)}
+
+
+def test_an_output_that_comes_late_tells_its_failure_to_everybody_who_asks(monkeypatch: Any) -> None:
+    core = make_core(monkeypatch, async_scheduling=True)
+    core.add_request(core_request("broken", [3, 2, 1]))
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    monkeypatch.setattr(runner._step, "sample", lambda *args: runner._step.sampled.fill_(-1))
+    core.step()
+    [(_, future)] = core.batch_queue
+    for _ in range(2):
+        assert isinstance(future.exception(), FloatingPointError)
+        with pytest.raises(FloatingPointError, match="request broken"):
+            future.result()
+
+
 def test_a_maximum_that_is_no_number_is_told_with_its_request(monkeypatch: Any) -> None:
     core = make_core(monkeypatch, async_scheduling=False)
     core.add_request(core_request("fine", [1, 2, 3]))
@@ -246,6 +327,68 @@ def test_a_decode_step_stages_blocks_and_writes_no_slot_anew(monkeypatch: Any) -
     known = runner.batch.columns.block_table
     assert np.array_equal(runner._step.requests.table.block_ids[0, :4], known.ids[0, :4])
     assert runner._way == "graph"
+
+
+def test_a_batch_follows_from_the_one_before_while_the_same_requests_decode_on(monkeypatch: Any) -> None:
+    core = make_core(monkeypatch, async_scheduling=True, block_size=4, enable_prefix_caching=False)
+    follows = expect_batches_as_if_made_anew(core, monkeypatch)
+
+    def new_steps(count: int) -> list[bool]:
+        start = len(follows)
+        for _ in range(count):
+            core.step()
+        return follows[start:]
+
+    core.add_request(core_request("a", 6, max_tokens=30))
+    assert new_steps(4) == [False, False, True, True], "the prompt, the first step of decodes, and on"
+    core.add_request(core_request("b", 4, max_tokens=5))
+    assert new_steps(3) == [False, False, True], "a request arrives"
+    assert new_steps(6) == [True, True, False, True, True, True], "and ends"
+    core.add_request(core_request("c", 4, max_tokens=30))
+    assert new_steps(3) == [False, False, True]
+    core.reset_prefix_cache(reset_running_requests=True)
+    assert new_steps(4) == [False, False, True, True], "both were preempted, and come back in other slots"
+    core.add_request(core_request("d", 4, max_tokens=30, params={"logprobs": 1}))
+    assert not any(new_steps(6)), "the host samples"
+    core.abort_requests(["d"])
+    assert new_steps(3) == [False, True, True]
+
+
+def test_no_other_plan_is_taken_for_the_next_one(monkeypatch: Any) -> None:
+    core = make_core(monkeypatch, async_scheduling=True, block_size=4, enable_prefix_caching=False)
+    for name in "ab":
+        core.add_request(core_request(name, 6, max_tokens=30))
+    for _ in range(4):
+        core.step()
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    latest, plan = runner._latest, core.scheduler.schedule()
+    cached = plan.scheduled_cached_reqs
+    assert runner._next_of(latest, plan) is not None
+    one, both = cached.req_ids[:1], cached.req_ids
+    others = [
+        replace(plan, total_num_scheduled_tokens=3),
+        replace(plan, total_num_scheduled_tokens=3, scheduled_spec_decode_tokens={"a": [1]}),
+        replace(plan, total_num_scheduled_tokens=1, scheduled_cached_reqs=replace(cached, req_ids=one)),
+        replace(plan, scheduled_cached_reqs=replace(cached, req_ids=[*one, "c"])),
+        replace(plan, scheduled_cached_reqs=replace(cached, req_ids=both[::-1])),
+        replace(plan, scheduled_cached_reqs=replace(cached, resumed_req_ids={"a"})),
+    ]
+    assert [runner._next_of(latest, other) for other in others] == [None] * len(others)
+
+
+def test_arrays_over_tokens_are_made_when_they_are_asked_for_and_stay_true(monkeypatch: Any) -> None:
+    core = make_core(monkeypatch, async_scheduling=True, block_size=4)
+    core.add_request(core_request("a", 6, max_tokens=30))
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    for _ in range(4):
+        core.step()
+    batch = runner.last_batch
+    assert not {"positions", "input_ids", "slot_mapping", "block_table"} & vars(batch).keys(), "a graph needs none"
+    early = batch.describe()
+    core.step()
+    assert runner.last_batch is not batch
+    assert batch.describe() == early
+    assert (early.query_start_loc, early.logits_indices) == ([0, 1], [0])
 
 
 def calls_of_a_decode_step(num_requests: int, monkeypatch: Any) -> int:
