@@ -25,8 +25,6 @@ from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
 # Heads of one program. 8 heads x 128 numbers x 2 bytes are 2 KB: 4 warps move 16 bytes a thread.
 HEAD_TILE = 8
 NUM_WARPS = 4
-# With many tokens the programs that fit on a multiprocessor at once ask for too little: they take twice as much each.
-MANY_TOKENS, WIDE_TILE = 2048, 16
 # Between a product and attention it may begin early with more rows than others: its programs are small and soon gone.
 MOST_EARLY_ROWS = 256
 
@@ -202,8 +200,7 @@ def rotary_and_cache(
     if len(qkv) == 0:
         return
     query_norm, key_norm = (qkv, qkv) if norms is None else norms  # never read without norms
-    head_tile = WIDE_TILE if len(qkv) >= MANY_TOKENS else HEAD_TILE
-    grid = (len(qkv), cdiv(num_heads + 2 * num_kv_heads, head_tile))
+    grid = (len(qkv), cdiv(num_heads + 2 * num_kv_heads, HEAD_TILE))
     rotary_and_cache_kernel[grid](
         qkv,
         cos_sin,
@@ -224,7 +221,7 @@ def rotary_and_cache(
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         half_padded=next_power_of_2(head_dim // 2),
-        head_tile=head_tile,
+        head_tile=HEAD_TILE,
         has_norm=norms is not None,
         fp8_limit=cache_limit(kv_cache.dtype),
         num_warps=NUM_WARPS,

@@ -19,7 +19,6 @@ Upstream: vllm/v1/attention/backends/triton_attn.py::TritonAttentionBackend.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -92,7 +91,7 @@ class TritonBackend(PagedBackend[TritonBatch]):
 
     def reads_ahead(self, num_tokens: int, prepared: TritonBatch, window: int | None) -> bool:
         is_alone = num_tokens == prepared.parts.num_decodes
-        return is_alone and isinstance(prepared.plans.get(window), RangesPlan) and os.environ.get("AHEAD") != "0"
+        return is_alone and isinstance(prepared.plans.get(window), RangesPlan)
 
     def attend(
         self,
