@@ -11,8 +11,8 @@ Two rules keep this right. Every program of an early kernel waits, also one that
 includes the end of A, and C, which waits for B, may read what A wrote. And before its wait a kernel reads only what no
 kernel writes, the weights, and writes nothing.
 
-The second rule has one exception. A began when the kernel in front of it had waited itself, so everything before that
-one has ended when B begins. `hopper_decode` reads what was written then, the step's plan and tables, and keys of
+The second rule has one exception. Where kernels let the next one be brought up after their own wait, A began when the
+kernel in front of it had waited, so everything before that one has ended when B begins. `hopper_decode` reads what was written then, the step's plan and tables, and keys of
 earlier steps, while the rotation in front of it and the projection in front of that are still at work. That is why
 decodes are planned before the first layer.
 

@@ -35,6 +35,7 @@ from typing import NamedTuple
 import torch
 
 from minivllm.kernels.early_launch import AFTER_ITS_WAIT, early_launch, wait_for_earlier, wait_in_front
+from minivllm.kernels.early_launch import MOST_EARLY_ROWS as FEW_ROWS
 from minivllm.kernels.gluon_guard import (
     HAS_GLUON,
     barrier_of_threads,
@@ -76,6 +77,7 @@ REQUESTS_PADDED = (64, 512, 4096, 32768)
 MOST_EARLY_ROWS = 256
 # With fewer requests `paged_decode` was faster: its programs begin sooner.
 LEAST_REQUESTS = 17
+assert LEAST_REQUESTS > FEW_ROWS, "what is read ahead must be there: no kernel in front may lie ready several deep"
 # With as many requests or fewer, contexts have many parts, and a kernel of its own joins them.
 MOST_JOINED_APART = 32
 # Parts that it takes at once.
@@ -210,7 +212,8 @@ def produce(
         cursor    row + 4: asked for        row + 3, row + 2, row + 1: on their way        row: fetched now
 
     Before what the kernels in front have written is there, only tiles of old tokens are fetched, as many as there is
-    room for: what this step wrote is in the last tile of a request.
+    room for. What this step writes of a request is in its last tile; that no other request reads it in the same step is
+    for the runner to see to (`CapturedModelRunner`).
     """
     first_head = gl.program_id(0) * heads
     row_ptr = ranges_ptr + gl.program_id(1) * 8
@@ -601,7 +604,7 @@ def is_for(query: torch.Tensor, kv_cache: torch.Tensor) -> bool:
     block_size, num_kv_heads = kv_cache.shape[2:4]
     return (
         HAS_GLUON
-        and requests >= LEAST_REQUESTS
+        and LEAST_REQUESTS <= requests <= REQUESTS_PADDED[-1]
         and query.is_cuda
         and gpu_of(query.device).capability == 90
         and query.dtype in (torch.bfloat16, torch.float16)
@@ -673,10 +676,11 @@ def hopper_decode(
 
     Args:
         plan: Of these lengths.
-        is_alone: The kernel in front is none that made the plan, and no large one: this one may begin before its end.
+        is_alone: The plan, and all that requests read beside their last tile, was there before the kernel in front began:
+            this one may begin before that one's end.
 
-    What lies behind a request's tokens in its last page is multiplied with weights of 0: it must be finite, since 0
-    times NaN is NaN.
+    What lies behind a request's tokens in its last page, zeros or what another request has left there, is multiplied
+    with weights of 0: it must be finite, since 0 times NaN is NaN.
     """
     requests, num_heads, head_dim = query.shape
     block_size, num_kv_heads = kv_cache.shape[2:4]

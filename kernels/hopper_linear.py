@@ -343,7 +343,7 @@ def tiling_for(num_rows: int, num_outputs: int, size: int, is_gated: bool, proce
     rows, weight_rows, splits = 64, 64, 1
     groups = cdiv(num_outputs, weight_rows)
     if groups * cdiv(num_rows, rows) > processors and (num_rows > 128 or (is_gated and num_rows > rows)):
-        rows = 128
+        rows = BLOCK
     programs = groups * cdiv(num_rows, rows)
     if size > 2 * LEAST_SHARE:
         while splits < MOST_SPLITS and 2 * programs <= processors and size >= 2 * splits * LEAST_SHARE:

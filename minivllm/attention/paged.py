@@ -139,11 +139,16 @@ class PagedBackend(UnrotatedBackend[Batch]):
             (tokens, num_heads, head_dim); rows of padding hold anything.
         """
 
+    def can_read_ahead(self, num_decodes: int, num_heads: int, kv_cache: torch.Tensor) -> bool:
+        """Whether attention of so many decodes begins, if it is planned ahead, with keys of earlier steps before this
+        step's are written: then nothing else that they read may be written in this step."""
+        return False
+
     def plan_decodes(
         self, num_heads: int, kv_cache: torch.Tensor, prepared: Batch, windows: Iterable[int | None]
     ) -> None:
         """Launch what attention can work out before the first layer of a step of decodes: nothing, unless a backend
-        says otherwise.
+        says otherwise. A step that is planned so is read ahead, where that can be.
 
         Args:
             num_heads: Query heads.
@@ -152,7 +157,7 @@ class PagedBackend(UnrotatedBackend[Batch]):
         """
 
     def reads_ahead(self, num_tokens: int, prepared: Batch, window: int | None) -> bool:
-        """Whether attention begins, before this step's keys and values are written, with those of earlier steps."""
+        """Whether attention of a step that was planned begins before the step's keys and values are written."""
         return False
 
     def prepare(self, metadata: AttentionMetadata, device: torch.device, dtype: torch.dtype) -> Batch:

@@ -81,6 +81,9 @@ class TritonBackend(PagedBackend[TritonBatch]):
     def use_cascade_attention(self, num_decodes: int, prefix_tokens: int, token_bytes: int) -> bool:
         return is_worth_it(num_decodes, prefix_tokens, token_bytes)
 
+    def can_read_ahead(self, num_decodes: int, num_heads: int, kv_cache: torch.Tensor) -> bool:
+        return hopper_decode.is_for(kv_cache.new_empty(num_decodes, num_heads, kv_cache.shape[4]), kv_cache)
+
     def plan_decodes(
         self, num_heads: int, kv_cache: torch.Tensor, prepared: TritonBatch, windows: Iterable[int | None]
     ) -> None:

@@ -126,12 +126,19 @@ def make_engine(gpu: PretendedGPU, max_num_seqs: int, max_model_len: int) -> LLM
         ),
         cache_config=CacheConfig(block_size=BLOCK_SIZE, num_gpu_blocks=num_blocks, hash_seed=b"bench"),
     )
-    sizes = {"num_key_value_heads": 1, "head_dim": 1, "num_hidden_layers": 1, "weights_per_layer": 1}
+    sizes = {
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 1,
+        "num_hidden_layers": 1,
+        "weights_per_layer": 1,
+    }
     model: Any = SimpleNamespace(config=SimpleNamespace(vocab_size=VOCAB, windows={None}, **sizes))
     attention: Any = SimpleNamespace(
         name="pretended",
         on_kernels=True,
         use_cascade_attention=lambda *of: False,
+        can_read_ahead=lambda *of: True,
         kv_cache_shape=lambda num_blocks, *sizes: (2, num_blocks, 1),
     )
     device = torch.device("cpu")

@@ -71,7 +71,7 @@ class UniProcExecutor:
 
 
 class LateOutput(Future[ModelRunnerOutput]):
-    """The output of a step that runs on a device. No thread waits for it: asking does.
+    """The output of a step that runs on a device. No thread waits for it: asking does, so it is never `done` by itself.
 
     Upstream: vllm/v1/executor/uniproc_executor.py (its thread for asynchronous outputs).
 

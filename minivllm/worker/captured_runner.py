@@ -41,7 +41,7 @@ from minivllm.worker.staging import SampledTokens, TokenCopy
 
 # In the columns: a token that is sampled, and still on its way.
 UNKNOWN_TOKEN = -1
-# How long recording may hold up the start; what is left is recorded when it is first needed.
+# How long recording may hold up the start; what is left is recorded when it is needed, pieces when again.
 _CAPTURE_SECONDS = 3.0
 # How much of that may go to pieces where decodes are whole: for those of the longest steps, which are met first.
 _PIECES_SECONDS = 0.5
@@ -134,6 +134,8 @@ class CapturedModelRunner(GPUModelRunner):
         self._in_flight: list[StepInFlight] = []
         self._way: Way = "device"
         self._planned: list[str] = []
+        # A new or resumed request of the step begins behind blocks, which others of the step may be about to fill.
+        self._brings_hits = False
         self._latest: LatestDecodes | None = None
 
     @torch.inference_mode()
@@ -158,6 +160,8 @@ class CapturedModelRunner(GPUModelRunner):
     def _prepare(self, plan: SchedulerOutput) -> PreparedBatch:
         latest, self._latest = self._latest, None
         self._planned = plan.scheduled_cached_reqs.req_ids
+        hits = (new.num_computed_tokens for new in plan.scheduled_new_reqs)
+        self._brings_hits = any(hits) or bool(plan.scheduled_cached_reqs.resumed_req_ids)
         if latest is not None and (batch := self._next_of(latest, plan)):
             return batch
         if plan.scheduled_spec_decode_tokens:
@@ -236,9 +240,18 @@ class CapturedModelRunner(GPUModelRunner):
             return "host", Dispatch("NONE", own, obstacle)
         if found.mode == "NONE":
             return "device", found
+        if self._brings_hits and found.shape.query_len == 1 and self._can_read_ahead(found.shape.num_requests):
+            own = StepShape(batch.num_tokens, len(lengths), 1, with_penalties=found.shape.with_penalties)
+            return "device", Dispatch(
+                "NONE", own, "graphs of decodes read ahead, and a block may be filled in this step"
+            )
         if self.device.type == "cuda" and (why := self._graphs.why_not(found.shape)):
             found = replace(found, mode="NONE", reason=f"{found.reason}; {why}")
         return "graph", found
+
+    def _can_read_ahead(self, num_decodes: int) -> bool:
+        heads = self.model.config.num_attention_heads
+        return self.attention.can_read_ahead(num_decodes, heads, self.kv_caches[0])
 
     def _compute(self, batch: PreparedBatch) -> DeviceState | ExecuteModelState:
         if self._way == "checked":
@@ -265,7 +278,7 @@ class CapturedModelRunner(GPUModelRunner):
         lengths, found = batch.num_scheduled, self.last_dispatch
         assert found is not None, "a batch is prepared before it is computed"
         parts, with_prefix = parts_of(lengths, batch.seq_lens), batch.prefix_tokens > 0
-        layout = Layout(found.shape.num_tokens, len(lengths), parts, with_prefix)
+        layout = Layout(found.shape.num_tokens, len(lengths), parts, with_prefix, not self._brings_hits)
         host = AttentionMetadata(
             batch.query_start_loc, batch.seq_lens, batch.block_table, batch.slot_mapping, self.block_size
         )

@@ -45,12 +45,15 @@ class Layout:
         num_requests: Requests, padding included.
         parts: How the requests are parted among kernels; lengths may be more than there are.
         with_prefix: Whether decodes attend together to a prefix that they share.
+        may_read_ahead: Whether attention may read a request's earlier tokens before this step's keys are written: not if
+            another request of the step may write some of them.
     """
 
     num_tokens: int
     num_requests: int
     parts: Parts
     with_prefix: bool = False
+    may_read_ahead: bool = True
 
     @classmethod
     def of_shape(cls, shape: StepShape) -> Layout:
@@ -172,7 +175,7 @@ class DeviceStep:
         tables = (inputs.query_start_loc, inputs.seq_lens, inputs.block_table, inputs.slot_mapping)
         metadata = PagedMetadata(*tables, layout.parts, prefix[:1] if layout.with_prefix else None)
         batch = self._attention.on_device(metadata, host)
-        if layout.is_decode:
+        if layout.is_decode and layout.may_read_ahead:
             config = self._model.config
             self._attention.plan_decodes(config.num_attention_heads, self._kv_caches[0], batch, config.windows)
         if model_forward is None:

@@ -56,8 +56,8 @@ class PreparedBatch:
     """A step's inputs.
 
     What every step needs is there from the start. The arrays over tokens are made when somebody first asks for them:
-    a graph makes its own on the device. They are this step's own copies, so they stay true after the state has moved
-    on; whoever wants them asks while the step is the latest.
+    a graph makes its own on the device. Once made they are this step's own, and stay true after the state has moved on;
+    whoever wants them asks while the step is the latest.
     """
 
     req_ids: list[str]

@@ -30,7 +30,11 @@ def next_token(tokens: list[int]) -> int:
 
 
 class FakeStep(DeviceStep):
-    """The step, with the cache as one number a slot: the token that was computed there."""
+    """The step, with the cache as one number a slot: the token that was computed there.
+
+    In a step of decodes that may be read ahead, what stands before a request's last block is read before anything of the
+    step is written.
+    """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -50,6 +54,7 @@ class FakeStep(DeviceStep):
         )
         pack_inputs_reference(table, BatchRows(slot, computed, scheduled), size, inputs)
         is_real = inputs.slot_mapping >= 0
+        old = self.cache.clone()
         self.cache[inputs.slot_mapping[is_real]] = inputs.input_ids[is_real]
         logits = torch.zeros(requests, VOCAB_SIZE + 1)  # one more, that is never the most likely one
         prefix = int(shared[0])
@@ -61,7 +66,12 @@ class FakeStep(DeviceStep):
                 if row < layout.parts.num_decodes:  # the first request's blocks serve all decodes
                     assert length >= prefix, "no decode has fewer tokens than the prefix that it shares"
                     page_of_token[:prefix] = inputs.block_table[0, place[:prefix] // size].long()
-                seen = self.cache[page_of_token * size + place % size].tolist()
+                where = page_of_token * size + place % size
+                numbers = self.cache[where]
+                if layout.is_decode and layout.may_read_ahead and self._attention.can_read_ahead(requests, 1, old):
+                    ahead = (length - 1) // size * size
+                    numbers[:ahead] = old[where[:ahead]]
+                seen = numbers.tolist()
                 logits[row, next_token(seen)] = 1000.0  # drawn at any temperature
         hidden = torch.zeros(tokens, VOCAB_SIZE + 1)
         return ForwardOutput(hidden, logits, SamplingRows(sampled_slot, inputs.seq_lens))
@@ -79,6 +89,9 @@ class FakeAttention:
     on_kernels = False
     least_sharing = 2  # decodes
 
+    def can_read_ahead(self, num_decodes: int, num_heads: int, kv_cache: torch.Tensor) -> bool:
+        return True
+
     def use_cascade_attention(self, num_decodes: int, prefix_tokens: int, token_bytes: int) -> bool:
         return num_decodes >= self.least_sharing
 
@@ -90,7 +103,13 @@ class FakeAttention:
 def make_runner(config: VllmConfig, monkeypatch: Any) -> CapturedModelRunner:
     """The runner with graphs, on a device like that."""
     monkeypatch.setattr(captured_runner, "DeviceStep", FakeStep)
-    sizes = {"num_key_value_heads": 1, "head_dim": 1, "num_hidden_layers": 1, "weights_per_layer": 1}
+    sizes = {
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 1,
+        "num_hidden_layers": 1,
+        "weights_per_layer": 1,
+    }
     shape = SimpleNamespace(vocab_size=VOCAB_SIZE + 1, windows={None}, **sizes)
     model: Any = SimpleNamespace(config=shape, compute_logits=lambda hidden: hidden)
     runner = CapturedModelRunner(config, model, FakeAttention(), torch.device("cpu"), torch.float32)

@@ -354,6 +354,31 @@ def test_a_batch_follows_from_the_one_before_while_the_same_requests_decode_on(m
     assert new_steps(3) == [False, True, True]
 
 
+@pytest.mark.parametrize("can_read_ahead", [True, False])
+def test_a_block_that_is_filled_and_hit_in_one_step_is_not_read_ahead(can_read_ahead: bool, monkeypatch: Any) -> None:
+    """A request computes the last token of a block in the step in which another begins behind that block."""
+    core = make_core(monkeypatch, async_scheduling=False, block_size=4, max_num_batched_tokens=8, max_num_seqs=4)
+    runner: Any = core.model_executor.worker  # type: ignore[attr-defined]
+    monkeypatch.setattr(runner.attention, "can_read_ahead", lambda *sizes: can_read_ahead)
+    third = core_request("c", 9, max_tokens=4)
+    second = core_request("b", 8, max_tokens=4)
+    second.prompt_token_ids[:] = third.prompt_token_ids[:8]
+    core.add_request(core_request("a", 3, max_tokens=20))
+    core.step()
+    core.add_request(second)
+    core.step()  # 7 of its tokens beside a decode
+    core.add_request(third)
+    outputs = core.step().outputs
+    assert list(runner.last_batch.num_scheduled) == [1, 1, 1], "steps as decodes have them"
+    assert max(runner.last_batch.seq_lens) == 9, "the third one begins behind 8 tokens"
+    assert runner._way == ("device" if can_read_ahead else "graph")
+    assert ("read ahead" in runner.last_dispatch.reason) == can_read_ahead
+    tokens = {output.request_id: output.new_token_ids for output in outputs}
+    assert tokens["c"] == expected(third)[:1]
+    core.step()
+    assert runner._way == "graph"
+
+
 def test_no_other_plan_is_taken_for_the_next_one(monkeypatch: Any) -> None:
     core = make_core(monkeypatch, async_scheduling=True, block_size=4, enable_prefix_caching=False)
     for name in "ab":

@@ -25,7 +25,7 @@ _forward = GPUModelRunner.model_forward
 def padded_forward(self: Any, batch: PreparedBatch) -> torch.Tensor:
     """Hidden states of every token of the batch: (tokens, hidden_size)."""
     requests = len(batch.req_ids)
-    if batch.num_tokens != requests:  # only steps of decodes are captured
+    if batch.num_tokens != requests:  # only steps of decodes are captured as a whole
         return _forward(self, batch)
     columns = self.batch.columns
     max_num_reqs, max_blocks = columns.block_table.ids.shape
