@@ -676,8 +676,8 @@ def hopper_decode(
 
     Args:
         plan: Of these lengths.
-        is_alone: The plan, and all that requests read beside their last tile, was there before the kernel in front began:
-            this one may begin before that one's end.
+        is_alone: The plan, and all that requests read beside their last tile, was there before the kernel in front
+            began: this one may begin before that one's end.
 
     What lies behind a request's tokens in its last page, zeros or what another request has left there, is multiplied
     with weights of 0: it must be finite, since 0 times NaN is NaN.

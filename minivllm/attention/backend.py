@@ -65,6 +65,11 @@ class AttentionBackend(ABC, Generic[Prepared]):
         """Shape of one layer's KV cache."""
         return (2, num_blocks, block_size, num_kv_heads, head_dim)
 
+    def can_read_ahead(self, num_decodes: int, num_heads: int, kv_cache: torch.Tensor) -> bool:
+        """Whether attention of so many decodes begins, where it is planned, with keys of earlier steps before this
+        step's are written: then nothing else that they read may be written in this step."""
+        return False
+
     def use_cascade_attention(self, num_decodes: int, prefix_tokens: int, token_bytes: int) -> bool:
         """Whether decodes with a common prefix attend to it together (`PagedMetadata.prefix_tokens`).
 

@@ -139,11 +139,6 @@ class PagedBackend(UnrotatedBackend[Batch]):
             (tokens, num_heads, head_dim); rows of padding hold anything.
         """
 
-    def can_read_ahead(self, num_decodes: int, num_heads: int, kv_cache: torch.Tensor) -> bool:
-        """Whether attention of so many decodes begins, if it is planned ahead, with keys of earlier steps before this
-        step's are written: then nothing else that they read may be written in this step."""
-        return False
-
     def plan_decodes(
         self, num_heads: int, kv_cache: torch.Tensor, prepared: Batch, windows: Iterable[int | None]
     ) -> None:

@@ -45,8 +45,8 @@ class Layout:
         num_requests: Requests, padding included.
         parts: How the requests are parted among kernels; lengths may be more than there are.
         with_prefix: Whether decodes attend together to a prefix that they share.
-        may_read_ahead: Whether attention may read a request's earlier tokens before this step's keys are written: not if
-            another request of the step may write some of them.
+        may_read_ahead: Whether attention may read a request's earlier tokens before this step's keys are written: not
+            if another request of the step may write some of them.
     """
 
     num_tokens: int

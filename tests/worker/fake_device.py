@@ -32,8 +32,8 @@ def next_token(tokens: list[int]) -> int:
 class FakeStep(DeviceStep):
     """The step, with the cache as one number a slot: the token that was computed there.
 
-    In a step of decodes that may be read ahead, what stands before a request's last block is read before anything of the
-    step is written.
+    In a step of decodes that may be read ahead, what stands before a request's last block is read before anything of
+    the step is written.
     """
 
     def __init__(self, *args: Any) -> None:
