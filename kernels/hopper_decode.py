@@ -47,7 +47,7 @@ from minivllm.kernels.gluon_guard import (
     hopper,
 )
 from minivllm.kernels.launch import UNSCALED, KVScales, LayerLaunch, gpu_of
-from minivllm.kernels.paged_decode import join_parts_kernel
+from minivllm.kernels.paged_decode import launch_join
 from minivllm.kernels.triton_guard import jit_for_any, next_power_of_2, tl
 
 # Tokens of a tile: what the matrix unit takes as the inner side of a product. Each page is whole tiles.
@@ -80,8 +80,6 @@ LEAST_REQUESTS = 17
 assert LEAST_REQUESTS > FEW_ROWS, "what is read ahead must be there: no kernel in front may lie ready several deep"
 # With as many requests or fewer, contexts have many parts, and a kernel of its own joins them.
 MOST_JOINED_APART = 32
-# Parts that it takes at once.
-JOINED = 16
 
 
 class RangesPlan(NamedTuple):
@@ -686,7 +684,7 @@ def hopper_decode(
     block_size, num_kv_heads = kv_cache.shape[2:4]
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device) if out is None else out
     key, value = (cache.flatten(0, 1) for cache in (kv_cache[0], kv_cache[1]))
-    early = early_launch(query.device, requests, AFTER_ITS_WAIT, MOST_EARLY_ROWS if is_alone else 0)
+    most_early_rows = MOST_EARLY_ROWS if is_alone else 0
     launch = LayerLaunch(
         hopper_decode_kernel,
         (num_kv_heads // HEADS, len(plan.ranges)),
@@ -723,30 +721,12 @@ def hopper_decode(
         registers=PRODUCER_REGISTERS,
         num_warps=HEADS,
         maxnreg=REGISTERS,
-        **early,
+        **early_launch(query.device, requests, AFTER_ITS_WAIT, most_early_rows),
     )
     if launches is not None:
         launches.append(launch)
     if plan.is_joined_apart:
-        launch = LayerLaunch(
-            join_parts_kernel,
-            (num_heads, requests),
-            {"out_ptr": "out"},
-            out,
-            plan.partial_out,
-            plan.partial_lse,
-            plan.of_request,
-            plan.partial_out,
-            plan.partial_lse,
-            out.stride(0),
-            head_dim=head_dim,
-            dim_padded=head_dim,
-            prefix_splits=0,
-            prefix_padded=1,
-            joined=JOINED,
-            num_warps=1,
-            **early,
-        )
+        launch = launch_join(out, plan.partial_out, plan.partial_lse, plan.of_request, most_early_rows=most_early_rows)
         if launches is not None:
             launches.append(launch)
     return out

@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 import torch
 
-from minivllm.kernels.early_launch import AFTER_ITS_WAIT, begin_early, early_launch, wait_for_earlier
+from minivllm.kernels.early_launch import AFTER_ITS_WAIT, MOST_EARLY_ROWS, begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.launch import UNSCALED, KVScales, LayerLaunch, check_paged, gpu_of, padded_size
 from minivllm.kernels.paged import SharedPrefix, join_splits, load_page_ids, softmax_step
 from minivllm.kernels.triton_guard import jit, jit_for_any, next_power_of_2, tl
@@ -471,6 +471,45 @@ def plan_decode(
     return plan
 
 
+def launch_join(
+    out: torch.Tensor,
+    partial_out: torch.Tensor,
+    partial_lse: torch.Tensor,
+    of_request: torch.Tensor,
+    prefix: SharedPrefix | None = None,
+    most_early_rows: int = MOST_EARLY_ROWS,
+) -> LayerLaunch:
+    """Join what parts have left, by a kernel of its own.
+
+    Args:
+        out: (requests, num_heads, head_dim), written; heads contiguous.
+        partial_out, partial_lse, of_request: As in `DecodePlan`.
+        prefix: As of `paged_decode`.
+        most_early_rows: With more requests it is not launched early.
+    """
+    requests, num_heads, head_dim = out.shape
+    prefix_splits = 0 if prefix is None else prefix.lse.shape[2]
+    return LayerLaunch(
+        join_parts_kernel,
+        (num_heads, requests),
+        {"out_ptr": "out"},
+        out,
+        partial_out,
+        partial_lse,
+        of_request,
+        partial_out if prefix is None else prefix.out,
+        partial_lse if prefix is None else prefix.lse,
+        out.stride(0),
+        head_dim=head_dim,
+        dim_padded=padded_size(head_dim),
+        prefix_splits=prefix_splits,
+        prefix_padded=next_power_of_2(max(prefix_splits, 1)),
+        joined=JOINED,
+        num_warps=1,
+        **early_launch(out.device, requests, AFTER_ITS_WAIT, most_early_rows),
+    )
+
+
 def paged_decode(
     query: torch.Tensor,
     kv_cache: torch.Tensor,
@@ -555,25 +594,7 @@ def paged_decode(
     if launches is not None:
         launches.append(launch)
     if plan.is_joined_apart:
-        launch = LayerLaunch(
-            join_parts_kernel,
-            (num_heads, requests),
-            {"out_ptr": "out"},
-            out,
-            plan.partial_out,
-            plan.partial_lse,
-            plan.of_request,
-            plan.partial_out if prefix is None else prefix.out,
-            plan.partial_lse if prefix is None else prefix.lse,
-            out.stride(0),
-            head_dim=head_dim,
-            dim_padded=padded_size(head_dim),
-            prefix_splits=prefix_splits,
-            prefix_padded=next_power_of_2(max(prefix_splits, 1)),
-            joined=JOINED,
-            num_warps=1,
-            **early_launch(query.device, requests, AFTER_ITS_WAIT),
-        )
+        launch = launch_join(out, plan.partial_out, plan.partial_lse, plan.of_request, prefix)
         if launches is not None:
             launches.append(launch)
     return out

@@ -53,7 +53,6 @@ FURTHER_PAGES = {
         "staging",
     ),
     ("kernels", "attention"): (
-        "gluon_guard",
         "hopper_decode",
         "hopper_prefill",
         "paged",
