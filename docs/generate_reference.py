@@ -31,6 +31,7 @@ _WORDS = {
     "core_blocks": ("Core: the blocks", "In which blocks of the KV cache a request stands, and which it finds there."),
     "executor": ("Executor", "How a plan gets to a worker."),
     "worker": ("Worker: the runner", "From a plan to a forward pass and sampled tokens."),
+    "worker_start": ("Worker: the start", "What is chosen, compiled and measured before the first step."),
     "worker_batch": ("Worker: the batch", "The rows of the requests, and the arrays that a forward pass reads."),
     "attention": ("Attention", "Attention over pages: the interface, and its backends."),
     "models": ("Models: architectures", "Which models there are, and how they compute."),

@@ -603,7 +603,7 @@ def is_for(query: torch.Tensor, kv_cache: torch.Tensor) -> bool:
     return (
         HAS_GLUON
         and LEAST_REQUESTS <= requests <= REQUESTS_PADDED[-1]
-        and query.is_cuda
+        and not query.is_cpu
         and gpu_of(query.device).capability == 90
         and query.dtype in (torch.bfloat16, torch.float16)
         and kv_cache.dtype == query.dtype

@@ -566,7 +566,7 @@ def is_for(
     return (
         HAS_GLUON
         and gpu.capability == 90
-        and query.is_cuda
+        and not query.is_cpu
         and query.dtype in (torch.bfloat16, torch.float16)
         and head_dim in HEAD_DIMS
         and window is None

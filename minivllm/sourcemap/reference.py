@@ -40,6 +40,7 @@ FURTHER_PAGES = {
         "step_stats",
     ),
     ("core", "blocks"): ("block_hash", "block_pool", "free_block_queue", "integrity", "kv_cache_manager"),
+    ("worker", "start"): ("compile_ahead", "cpu_threads", "kv_cache_sizing", "memory_profile", "runner_choice"),
     ("worker", "batch"): (
         "batch_state",
         "block_table",

@@ -118,12 +118,7 @@ class CapturedModelRunner(GPUModelRunner):
         self.batch.is_for_kernels = True
         limits = vllm_config.scheduler_config
         self.last_dispatch: Dispatch | None = None
-        self._limits = Limits(
-            limits.max_num_seqs,
-            max(limits.max_num_batched_tokens, 2 * limits.max_num_seqs),
-            limits.max_model_len,
-            self.block_size,
-        )
+        self._limits = Limits.of(limits, self.block_size)
         mode = vllm_config.cudagraph_mode or "FULL_AND_PIECEWISE"
         is_for_cascade = None in model.config.windows and not vllm_config.model_config.disable_cascade_attn
         self._may_share_prefix = is_for_cascade

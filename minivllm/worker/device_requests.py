@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from minivllm.config import SchedulerConfig
 from minivllm.kernels.pack_inputs import RequestTable
 from minivllm.kernels.penalties import count_history
 from minivllm.kernels.scores import SamplingParameters, SamplingState
@@ -33,6 +34,12 @@ class Limits:
     max_num_tokens: int
     max_model_len: int
     block_size: int
+
+    @classmethod
+    def of(cls, limits: SchedulerConfig, block_size: int) -> Limits:
+        """What the steps of a scheduler need, recorded ones included."""
+        most_tokens = max(limits.max_num_batched_tokens, 2 * limits.max_num_seqs)
+        return cls(limits.max_num_seqs, most_tokens, limits.max_model_len, block_size)
 
 
 class Draw(NamedTuple):

@@ -112,7 +112,7 @@ def run_step(runner: GPUModelRunner, num_tokens: int, num_requests: int, max_mod
         batch = _batch_of(lengths, runner)
         hidden = GPUModelRunner._forward(runner, batch)
         logits = runner.model.compute_logits(hidden[torch.from_numpy(batch.logits_indices).to(runner.device)])
-        runner.sampler.forward(logits, _drawn(requests))
+        runner.sampler.forward(logits, drawn(requests))
     finally:
         runner.kv_caches = caches
 
@@ -141,7 +141,7 @@ def _batch_of(lengths: np.ndarray, runner: GPUModelRunner) -> PreparedBatch:
     return batch
 
 
-def _drawn(requests: int) -> SamplingMetadata:
+def drawn(requests: int) -> SamplingMetadata:
     """Every row is drawn, with every filter: what takes most memory."""
     return SamplingMetadata(
         req_ids=[""] * requests,

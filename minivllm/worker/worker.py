@@ -5,8 +5,11 @@ Upstream: vllm/v1/worker/gpu_worker.py::Worker.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 
+from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.selector import select_backend
 from minivllm.config import VllmConfig
 from minivllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
@@ -27,6 +30,9 @@ from minivllm.worker.kv_cache_sizing import (
 )
 from minivllm.worker.memory_profile import MemoryPlan, plan_memory
 from minivllm.worker.runner_choice import choose_runner
+
+if TYPE_CHECKING:
+    import subprocess
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -53,6 +59,7 @@ class Worker:
         self.cache_dtype = self.dtype
         self.kv_cache_sizing: KVCacheSizing | None = None
         self._runner: GPUModelRunner | None = None
+        self._helper: subprocess.Popen[bytes] | None = None
         longest, limit = vllm_config.scheduler_config.max_model_len, self.max_position_embeddings
         if longest > limit:
             raise ModelError(f"max_model_len ({longest}) must not exceed what the model was made for ({limit} tokens)")
@@ -82,30 +89,31 @@ class Worker:
     @on_map("load the model", vllm="vllm/v1/worker/gpu_worker.py::Worker.load_model", plane="data", process="worker")
     def load_model(self) -> None:
         """Read the weights (or make random ones) and build the runner."""
-        model_config = self._config.model_config
+        model_config, config = self._config.model_config, self._loader.config
         self._check_memory(model_config.model)
+        attention, self.attention_reasons = select_backend(
+            self.device,
+            config.head_dim,
+            self.dtype,
+            config.windows,
+            self._config.attention_backend,
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.num_key_value_heads,
+            block_size=self._config.cache_config.block_size,
+            kv_cache_dtype=self._config.cache_config.cache_dtype,
+        )
+        self.cache_dtype = resolve_cache_dtype(
+            self._config.cache_config.cache_dtype, self.dtype, self.device, attention.name
+        )
+        self._compile_ahead(attention)
         if model_config.load_format == "dummy":
             model = self._loader.dummy(self.device, self.dtype, model_config.seed)
         else:
             model = self._loader.load(self.device, self.dtype)
-        attention, self.attention_reasons = select_backend(
-            self.device,
-            model.config.head_dim,
-            self.dtype,
-            model.config.windows,
-            self._config.attention_backend,
-            num_heads=model.config.num_attention_heads,
-            num_kv_heads=model.config.num_key_value_heads,
-            block_size=self._config.cache_config.block_size,
-            kv_cache_dtype=self._config.cache_config.cache_dtype,
-        )
         if attention.on_kernels:
             model.use_kernels()
         else:
             pack_weights(model, most_copied_bytes=free_memory(self.device) // 4)
-        self.cache_dtype = resolve_cache_dtype(
-            self._config.cache_config.cache_dtype, self.dtype, self.device, attention.name
-        )
         try:
             self._runner, self.runner_reason = choose_runner(
                 self._config, model, attention, self.device, self.dtype, self.cache_dtype
@@ -116,6 +124,15 @@ class Worker:
                 f"the tokens of max_num_seqs ({limits.max_num_seqs}) sequences of max_model_len "
                 f"({limits.max_model_len}) take more memory than there is; lower one of them"
             ) from None
+
+    def _compile_ahead(self, attention: AttentionBackend[Any]) -> None:
+        """Let a GPU's kernels be compiled beside what is done here."""
+        if self.device.type == "cuda" and attention.on_kernels:
+            from minivllm.worker.compile_ahead import compile_ahead
+            from minivllm.worker.device_requests import Limits
+
+            limits = Limits.of(self._config.scheduler_config, self._config.cache_config.block_size)
+            self._helper = compile_ahead(self.device, self._loader.config, self.dtype, self.cache_dtype, limits)
 
     def _check_memory(self, model: str) -> None:
         needed, free = self._loader.weight_bytes(self.dtype), free_memory(self.device)

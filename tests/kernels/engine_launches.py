@@ -1,7 +1,7 @@
 """Launches what an engine launches for a model, on tensors without memory: for `precompile`.
 
-The models are those that figures are taken of, and the built-in one. All layers of a model launch the same kernels, so
-each has two of them here.
+The models are those that figures are taken of, and the built-in one. An engine itself compiles the most of this ahead,
+see `compile_ahead.py`; here is every shape.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 
 from minivllm.attention.paged import Parts
-from minivllm.attention.triton import TritonBackend
 from minivllm.bench.shapes import model_arguments, shape_names
 from minivllm.models.config import from_folder
 from minivllm.models.model_zoo import find_model
-from minivllm.models.registry import resolve
+from minivllm.worker.compile_ahead import step_without_memory
 from minivllm.worker.cuda_graphs import GraphDispatcher
-from minivllm.worker.device_step import DeviceStep, Layout, Limits
+from minivllm.worker.device_requests import Limits
+from minivllm.worker.device_step import Layout
 
 BUILT_IN = "stories-5m"
 MODELS = [*shape_names(), BUILT_IN]
@@ -29,14 +29,8 @@ BLOCK_SIZE, MAX_NUM_SEQS, MAX_TOKENS, MAX_MODEL_LEN = 16, 256, 16384, 4096
 def run_model(name: str) -> None:
     """Every step of an engine with that model in bfloat16: captured ones, and prompts beside decodes."""
     folder = find_model(name).path if name == BUILT_IN else Path(model_arguments(name)["model"])
-    config = replace(from_folder(folder), num_hidden_layers=2)
-    device, dtype = torch.device("meta"), torch.bfloat16
-    model = resolve(config.architecture)(config, device, dtype)
-    model.use_kernels()
-    attention = TritonBackend()
-    shape = attention.kv_cache_shape(1000, BLOCK_SIZE, config.num_key_value_heads, config.head_dim)
-    caches = [torch.empty(shape, device=device, dtype=dtype) for _ in range(config.num_hidden_layers)]
-    step = DeviceStep(model, caches, attention, Limits(MAX_NUM_SEQS, MAX_TOKENS, MAX_MODEL_LEN, BLOCK_SIZE))
+    limits = Limits(MAX_NUM_SEQS, MAX_TOKENS, MAX_MODEL_LEN, BLOCK_SIZE)
+    step = step_without_memory(from_folder(folder), torch.bfloat16, torch.bfloat16, limits)
     shapes = GraphDispatcher(MAX_NUM_SEQS, capture_mixed=True).shapes()
     step.requests.make_room_for_penalties()
     sharing = [replace(shape, with_prefix=True) for shape in shapes if shape.query_len == 1]

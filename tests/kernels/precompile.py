@@ -15,16 +15,13 @@ import json
 import sys
 import time
 import traceback
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime.jit import JITFunction
 
 from minivllm.bench.kernel_cases import all_cases
 from minivllm.kernels import launch
+from minivllm.worker.compile_ahead import compile_only, pretend_gpu
 from tests.kernels.engine_launches import MODELS, run_model
 from tests.kernels.grids.__main__ import NAMES
 from tests.kernels.grids.setup import Setup
@@ -35,29 +32,15 @@ PROCESSORS = {80: 108, 90: 132}
 
 def pretend(arch: int, early: bool) -> dict[str, int]:
     """Make launches compile for an NVIDIA GPU, and check what they need. Returns a counter of what was compiled."""
-    target = GPUTarget("cuda", arch, 32)
-    triton.runtime.driver.set_active(
-        SimpleNamespace(
-            get_current_device=lambda: 0,
-            get_current_stream=lambda device: 0,
-            get_current_target=lambda: target,
-        )
-    )
-    gpu = launch.Gpu(PROCESSORS[arch], arch, 3, early)
-    for name, module in list(sys.modules.items()):
-        if name.startswith("minivllm.kernels.") and hasattr(module, "gpu_of"):
-            module.gpu_of = lambda device: gpu
-    plain_run = JITFunction.run
+    pretend_gpu(launch.Gpu(PROCESSORS[arch], arch, 3, early), ("cuda", arch, 32))
     compiled: dict[str, int] = {}
 
-    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        kernel = plain_run(self, *args, grid=grid, warmup=True, **kwargs)
-        if kernel.metadata.shared > SHARED_BYTES[arch]:
-            raise RuntimeError(f"{self.__name__} takes {kernel.metadata.shared} bytes of shared memory")
-        compiled[kernel.hash] = kernel.metadata.shared
-        return None  # as in the interpreter: there is no program that another layer could launch
+    def note(program: Any) -> None:
+        if program.metadata.shared > SHARED_BYTES[arch]:
+            raise RuntimeError(f"{program.metadata.name} takes {program.metadata.shared} bytes of shared memory")
+        compiled[program.hash] = program.metadata.shared
 
-    JITFunction.run = run
+    compile_only(note)
     return compiled
 
 
