@@ -6,6 +6,7 @@ Upstream: SamplingParams.verify, update_from_generation_config and update_from_t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -62,9 +63,12 @@ def complete(
         eos_token_ids: The first ends a request without a stop reason, the others are stop ids.
 
     Raises:
-        ValueError: Bad words without a tokenizer, or a request that might have to sample from nothing.
+        ValueError: Bad words without a tokenizer, more tokens at least than there is room for, or a request that might
+            have to sample from nothing.
     """
     changes: dict[str, Any] = {"max_tokens": room if params.max_tokens is None else params.max_tokens}
+    if params.min_tokens > changes["max_tokens"]:
+        raise ValueError(f"min_tokens ({params.min_tokens}) must not exceed max_tokens ({changes['max_tokens']})")
     if eos_token_ids and not params.ignore_eos:
         first, *others = eos_token_ids
         changes["eos_token_id"] = first
@@ -81,7 +85,9 @@ def complete(
     for name in ("logprobs", "prompt_logprobs"):
         if getattr(params, name) == -1:
             changes[name] = vocab_size
-    completed = msgspec.structs.replace(params, **changes)
+    completed = copy(params)  # and not replaced: all that was not changed here has been checked
+    for name, value in changes.items():
+        msgspec.structs.force_setattr(completed, name, value)
     _check_that_a_token_is_left(completed, vocab_size)
     return completed
 

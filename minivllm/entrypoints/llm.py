@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -140,7 +141,8 @@ class LLM:
         done: dict[str, RequestOutput] = {}
         try:
             for request_id, prompt, params, rank in zip(request_ids, all_prompts, all_params, priorities, strict=True):
-                params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
+                params = copy(params)  # it is checked by the engine
+                params.output_kind = RequestOutputKind.FINAL_ONLY
                 self.llm_engine.add_request(request_id, prompt, params, priority=rank)
             with make_progress("prompts", len(all_prompts), use_tqdm) as progress:
                 while self.llm_engine.has_unfinished_requests():

@@ -35,6 +35,7 @@ def tokenizer(tiny_model: Path) -> Tokenizer:
         ({"stop_token_ids": [512]}, "stop token id 512 is out of range: the vocabulary has 512 tokens, 0 to 511"),
         ({"allowed_token_ids": [3, -1]}, "allowed token id -1 is out of range"),
         ({"logit_bias": {513: 1.0}}, "logit_bias token id 513 is out of range"),
+        ({"max_tokens": None, "min_tokens": 9999}, r"min_tokens \(9999\) must not exceed max_tokens \(\d+\)"),
         ({"allowed_token_ids": [9], "stop_token_ids": [9], "min_tokens": 1}, "no token would be left to sample"),
         ({"allowed_token_ids": [0], "min_tokens": 1}, "no token would be left to sample"),  # 0 is the end of sequence
     ],
