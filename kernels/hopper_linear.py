@@ -1,10 +1,10 @@
-"""Owns the products of 5 to 256 rows with a layer's small weights on a Hopper GPU, with what stands before and after.
+"""Owns the products of 2 to 256 rows with a layer's weights on a Hopper GPU, with what stands before and after them.
 
     y[m, n] = scale[m] * sum_k x[m, k] * weight[n, k] + bias[n]
     out     = silu(y of the gate) * (y of up) | y             of rows that lack their norm's scale
     out     = residual + y                                    of others, whose scale is 1
 
-Such a weight is read in two or three microseconds, if all processors read it at once, and a launch costs as much. So
+A small weight is read in two or three microseconds, if all processors read it at once, and a launch costs as much. So
 nothing stands between two products that is not one. A norm takes no launch: whoever adds to the residual also writes
 what the next product needs,
 
@@ -64,6 +64,8 @@ LEAST_PARTS = 32
 MOST_SPLITS = 4
 # Numbers along K that a program has at least where programs share K; up to twice as many are not shared.
 LEAST_SHARE = 512
+# Numbers along K from which on a row of the weight is long.
+LONG_ROWS = 3072
 TILE = 128
 # Of a multiprocessor's 227 KB of shared memory, what one program may take, or each of two.
 SHARED_BYTES = 200 * 1024
@@ -330,19 +332,27 @@ def whole_blocks(x: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def tiling_for(num_rows: int, num_outputs: int, size: int, is_gated: bool, processors: int) -> Tiling:
-    """How a product is cut: into one program for each multiprocessor, as nearly as can be.
+    """How a product is cut: into programs that all run at once, and read as little as can be.
 
-    Timed on an H200 with the four weights of a 0.6B model and 16 to 256 rows, in several hundred tilings:
+    Timed on an H200 with the four weights of models of 0.6B, 1B, 1.5B and 8B and 16 to 256 rows, in some 1,400 tilings:
 
-    * 64 rows of the weight for a program. Where these are too few programs for long rows of the weight, they share K;
-      where they still are, and each has much to do, 32 rows.
-    * 64 rows of x. With more programs than multiprocessors two share one, and gated ones are too large for that: these
-      take 128, as all do beyond 128.
-    * As many buffers as a share has tiles, if they fit; otherwise 4. Fewer wait for memory, and more were not better.
+    * 64 rows of x and 64 of the weight, as long as there is one program for each multiprocessor. Beyond that, and where
+      rows of the weight are long, 128 of x.
+    * 32 rows of the weight where these are enough programs to need no others: not to share K is worth half as many
+      bytes again. Other programs share K where they are too few.
+    * Gated ones, which read two weights, are two to a multiprocessor if they must be. Beyond 128 rows they are three
+      small ones, which wait for each other less.
+    * As many buffers as fit.
     """
-    rows, weight_rows, splits = 64, 64, 1
-    groups = cdiv(num_outputs, weight_rows)
-    if groups * cdiv(num_rows, rows) > processors and (num_rows > 128 or (is_gated and num_rows > rows)):
+    if is_gated:
+        return _gated_tiling(num_rows, num_outputs, size, processors)
+    blocks, groups = cdiv(num_rows, 64), cdiv(num_outputs, 32)
+    is_long = size > LONG_ROWS
+    enough = (processors // 2 if num_rows > 64 or not is_long else 2 * processors // 3) - 2
+    if enough <= blocks * groups <= processors and (num_rows <= 64 or not is_long):
+        return _in_buffers(Tiling(64, 32, TILE, 4, 0), blocks * groups, size, is_gated, processors)
+    rows, weight_rows, splits, groups = 64, 64, 1, cdiv(num_outputs, 64)
+    if num_rows > 64 and (is_long or blocks * groups > processors):
         rows = BLOCK
     programs = groups * cdiv(num_rows, rows)
     if size > 2 * LEAST_SHARE:
@@ -350,11 +360,28 @@ def tiling_for(num_rows: int, num_outputs: int, size: int, is_gated: bool, proce
             programs, splits = 2 * programs, 2 * splits
     if 2 * programs <= processors and size > splits * LEAST_SHARE:
         programs, weight_rows = 2 * programs, 32
-    buffer_bytes = (rows + (2 if is_gated else 1) * weight_rows) * TILE * 2
-    most_buffers = (SHARED_BYTES if programs <= processors else SHARED_BYTES // 2) // buffer_bytes
-    all_tiles = cdiv(cdiv(size, TILE), splits)
-    stages = all_tiles if all_tiles <= most_buffers else max(2, min(4, most_buffers))
-    return Tiling(rows, weight_rows, TILE, rows // 16, stages, splits)
+    tile = TILE if rows == 64 else TILE // 2
+    return _in_buffers(Tiling(rows, weight_rows, tile, rows // 16, 0, splits), programs, size, is_gated, processors)
+
+
+def _gated_tiling(num_rows: int, num_outputs: int, size: int, processors: int) -> Tiling:
+    blocks = cdiv(num_rows, 64)
+    tiling, programs = Tiling(64, 64, TILE // 2, 4, 0), blocks * cdiv(num_outputs, 64)
+    if num_rows <= 64 and cdiv(num_outputs, 32) <= processors:
+        tiling, programs = Tiling(64, 32, TILE, 4, 0), cdiv(num_outputs, 32)
+    elif num_rows > BLOCK and blocks * cdiv(num_outputs, 32) <= 3 * processors:
+        tiling, programs = Tiling(64, 32, TILE // 2, 4, 0), blocks * cdiv(num_outputs, 32)
+    elif num_rows > 64 and programs > processors:
+        tiling, programs = Tiling(BLOCK, 64, TILE // 2, 8, 0), cdiv(num_rows, BLOCK) * cdiv(num_outputs, 64)
+    return _in_buffers(tiling, programs, size, True, processors)
+
+
+def _in_buffers(tiling: Tiling, programs: int, size: int, is_gated: bool, processors: int) -> Tiling:
+    """With its buffers: as many as leave room for the programs that share a multiprocessor, and no more than tiles."""
+    buffer_bytes = (tiling.rows + (2 if is_gated else 1) * tiling.weight_rows) * tiling.tile * 2
+    shared_by = min(3, cdiv(programs, processors))
+    most = max(2, SHARED_BYTES // shared_by // buffer_bytes)
+    return tiling._replace(stages=min(most, cdiv(cdiv(size, tiling.tile), tiling.splits)))
 
 
 def most_rows(weight: torch.Tensor) -> int:

@@ -3,11 +3,13 @@
 A model takes them by `use_kernels`; until then, and on a CPU, its layers compute without them. They launch what the
 shapes of their arguments say and nothing else, so a step of one shape can be captured.
 
-    rows of x        1              2 ... 4        5 ... 16       17 ... 32      33 ... 64      65 ... 256     more
-    small weights    GEMV, fused    GEMV, fused    skinny GEMM    skinny GEMM    cuBLAS         cuBLAS         cuBLAS
-    bf16, Hopper     GEMV, fused    GEMV, fused    joined         joined         joined         joined         cuBLAS
-    a head           GEMV           GEMV           skinny GEMM    skinny GEMM    skinny GEMM    cuBLAS         cuBLAS
-    others           GEMV, fused    cuBLAS         cuBLAS         cuBLAS         cuBLAS         cuBLAS         cuBLAS
+    rows of x        1         2         3 and 4   5 ... 32     33 ... 64    65 ... 128   129 ... 256   more
+    small weights    fused     fused     fused     skinny       cuBLAS       cuBLAS       cuBLAS        cuBLAS
+    large ones       fused     cuBLAS    cuBLAS    cuBLAS       cuBLAS       cuBLAS       cuBLAS        cuBLAS
+    bf16, Hopper:
+        small        fused     fused     joined    joined       joined       joined       joined        cuBLAS
+        large        fused     joined    joined    joined       joined       both         cuBLAS        cuBLAS
+    a head           GEMV      GEMV      GEMV      skinny       skinny       cuBLAS       cuBLAS        cuBLAS
 
 Fused or joined, a layer is six launches, see models/few_rows.py and models/some_rows.py; otherwise there is one for
 each operation.
@@ -23,11 +25,16 @@ import torch
 import torch.nn.functional as F
 
 from minivllm.kernels import fused_linear, hopper_linear, rms_norm, silu_and_mul, skinny_linear
+from minivllm.kernels.launch import gpu_of
 
 # A weight of fewer numbers (16 MB in 16 bits) is small: cuBLAS has programs for a part of the processors only.
 SMALL_WEIGHT = 1 << 23
 # A weight with so many rows, as a head's, has enough programs for every processor, however they are cut.
 MANY_OUTPUTS = 1 << 15
+# Beyond, joined products are faster where there are any.
+_MOST_FUSED_BEFORE_JOINED = 2
+# What a joined product takes of gates and ups, see `hopper_linear.tiling_for`.
+_WEIGHT_ROWS_OF_A_PROGRAM = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +43,12 @@ class KernelOps:
 
     Why these limits, on an H200: the four products of a layer of a 0.6B model took 21, 22, 23 and 28 us with 8, 16, 32
     and 64 rows, cuBLAS 25, 25, 25 and 26. Its head took 85 us with 64 rows, cuBLAS 96. Of an 8B model's layer every
-    product with more than one row is faster with cuBLAS: its programs read x less often.
+    product alone with more than one row is faster with cuBLAS: its programs read x less often.
 
     Joined (`hopper_linear`), all kernels of such a layer but attention took 21.5, 20.9, 26.4 and 34.6 us with 32, 64,
     128 and 256 rows, and 30.7, 30.7, 32.6 and 39.0 without; 23.3 and 24.6 with 8 rows, 77.2 and 73.1 with 1024.
+    Fused GEMVs read x row by row: a step of a 0.6B model took 0.77 ms with 2 requests and 1.01 with 3, and joined 0.90
+    with 8. Of an 8B model it took 4.58 with 2, by cuBLAS, and 4.29 joined.
 
     Attributes:
         most_fused_rows: Up to so many rows, norms, gates and residuals are part of the products. 0: never.
@@ -49,7 +58,7 @@ class KernelOps:
     """
 
     most_fused_rows: int = fused_linear.MOST_ROWS
-    least_joined_rows: int = 5
+    least_joined_rows: int = 2
     most_joined_rows: int = hopper_linear.MOST_ROWS
     most_skinny_rows: int = 32
     most_head_rows: int = skinny_linear.MOST_ROWS
@@ -78,11 +87,17 @@ class KernelOps:
 
     def most_fused(self, weight: torch.Tensor) -> int:
         """Up to how many rows of x it is part of one launch with what stands around it."""
-        return min(self.most_fused_rows, self.most_rows(weight))
+        most = min(self.most_fused_rows, self.most_rows(weight))
+        return min(most, _MOST_FUSED_BEFORE_JOINED) if self.most_joined(weight) else most
 
     def most_joined(self, weight: torch.Tensor) -> int:
         """Up to how many rows of x a product has norms, gate or residual in it, and its weight is read ahead."""
-        return min(self.most_joined_rows, hopper_linear.most_rows(weight)) if weight.numel() < SMALL_WEIGHT else 0
+        most = min(self.most_joined_rows, hopper_linear.most_rows(weight))
+        if weight.numel() < SMALL_WEIGHT or most == 0:
+            return most
+        # Beyond 64 rows programs are large, and two do not get along on one multiprocessor.
+        processors = gpu_of(weight.device).processors
+        return min(most, 128 if len(weight) <= _WEIGHT_ROWS_OF_A_PROGRAM * processors else 64)
 
     def unscaled_linear(
         self, x: hopper_linear.Unscaled, weight: torch.Tensor, bias: torch.Tensor | None, is_gated: bool = False

@@ -1,4 +1,4 @@
-"""Owns a step of tens of tokens on a Hopper GPU: Llama's layer in six launches instead of nine.
+"""Owns a step of two to 256 tokens on a Hopper GPU: Llama's layer in six launches instead of nine.
 
     qkv | rotation + KV write | attention | o + residual | gate and up + SiLU | down + residual
 
@@ -30,7 +30,7 @@ from minivllm.models.llama import LlamaDecoderLayer
 
 
 class SomeRows:
-    """The layers of a model, for steps of tens of tokens.
+    """The layers of a model, for steps of some tokens.
 
     Args:
         layers: All of them; none of their parts may be overridden, see `few_rows.is_plain`.

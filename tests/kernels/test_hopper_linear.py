@@ -10,14 +10,20 @@ import torch
 from minivllm.kernels import hopper_linear
 from minivllm.kernels.gluon_guard import HAS_GLUON, gl
 from minivllm.kernels.hopper_linear import LEAST_PARTS, SHARED_BYTES, Tiling, tiling_for
+from minivllm.kernels.launch import INTERPRETER
+from minivllm.layers import kernel_ops
 from tests.kernels.compiling import SM90, _assemble
 from tests.kernels.grids.hopper_linear_grid import KINDS, TILINGS, compare
 from tests.kernels.pretend_gluon import pretend
 
 pytestmark = pytest.mark.skipif(not HAS_GLUON, reason="this Triton has no Gluon")
 H200 = 132
-# Of a layer of Qwen3-0.6B: outputs, size, whether it is gated.
+# Of layers of Qwen3-0.6B, Llama-3.2-1B, Qwen2.5-1.5B and Llama-3.1-8B: outputs, size, whether it is gated.
 QKV, OUT, GATE_UP, DOWN = (4096, 1024, False), (1024, 2048, False), (3072, 1024, True), (1024, 3072, False)
+QKV_1B, OUT_1B, GATE_UP_1B, DOWN_1B = (3072, 2048, False), (2048, 2048, False), (8192, 2048, True), (2048, 8192, False)
+OUT_2B, GATE_UP_2B, DOWN_2B = (1536, 1536, False), (8960, 1536, True), (1536, 8960, False)
+QKV_8B, OUT_8B = (6144, 4096, False), (4096, 4096, False)
+GATE_UP_8B, DOWN_8B = (14336, 4096, True), (4096, 14336, False)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -31,22 +37,45 @@ def test_it_equals_its_reference(kind: str, tiling: Tiling, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("num_rows", "product", "tiling"),
-    [  # what was fastest, or as fast as that up to 3 %
+    [  # what was fastest, or within 5 % of it
         (32, QKV, Tiling(64, 32, 128, 4, 8)),
         (64, QKV, Tiling(64, 32, 128, 4, 8)),
-        (128, QKV, Tiling(64, 64, 128, 4, 4)),
-        (192, QKV, Tiling(128, 64, 128, 8, 4)),
-        (256, QKV, Tiling(128, 64, 128, 8, 4)),
+        (128, QKV, Tiling(64, 64, 128, 4, 6)),
+        (192, QKV, Tiling(128, 64, 64, 8, 8)),
+        (256, QKV, Tiling(128, 64, 64, 8, 8)),
         (64, OUT, Tiling(64, 64, 128, 4, 4, splits=4)),
-        (128, OUT, Tiling(64, 64, 128, 4, 4, splits=4)),
-        (256, OUT, Tiling(64, 64, 128, 4, 4, splits=2)),
-        (64, GATE_UP, Tiling(64, 32, 128, 4, 4)),
-        (128, GATE_UP, Tiling(64, 64, 128, 4, 4)),
-        (192, GATE_UP, Tiling(128, 64, 128, 8, 3)),
-        (256, GATE_UP, Tiling(128, 64, 128, 8, 3)),
+        (128, OUT, Tiling(64, 32, 128, 4, 8)),
+        (256, OUT, Tiling(64, 32, 128, 4, 8)),
+        (64, GATE_UP, Tiling(64, 32, 128, 4, 6)),
+        (128, GATE_UP, Tiling(64, 64, 64, 4, 8)),
+        (192, GATE_UP, Tiling(64, 32, 64, 4, 4)),
+        (256, GATE_UP, Tiling(64, 32, 64, 4, 4)),
         (64, DOWN, Tiling(64, 32, 128, 4, 6, splits=4)),
-        (128, DOWN, Tiling(64, 64, 128, 4, 6, splits=4)),
-        (192, DOWN, Tiling(64, 64, 128, 4, 4, splits=2)),
+        (128, DOWN, Tiling(64, 32, 128, 4, 8)),
+        (192, DOWN, Tiling(64, 32, 128, 4, 8)),
+        (256, DOWN, Tiling(64, 32, 128, 4, 8)),
+        (64, QKV_1B, Tiling(64, 32, 128, 4, 8)),
+        (128, QKV_1B, Tiling(64, 64, 128, 4, 6)),
+        (64, OUT_1B, Tiling(64, 32, 128, 4, 8)),
+        (128, OUT_1B, Tiling(64, 32, 128, 4, 8)),
+        (64, GATE_UP_1B, Tiling(64, 64, 64, 4, 8)),
+        (128, GATE_UP_1B, Tiling(128, 64, 64, 8, 6)),
+        (64, DOWN_1B, Tiling(64, 64, 128, 4, 6, splits=4)),
+        (128, DOWN_1B, Tiling(128, 64, 64, 8, 8, splits=4)),
+        (64, OUT_2B, Tiling(64, 32, 128, 4, 6, splits=2)),
+        (128, OUT_2B, Tiling(64, 32, 128, 4, 8)),
+        (64, GATE_UP_2B, Tiling(64, 64, 64, 4, 4)),
+        (128, GATE_UP_2B, Tiling(128, 64, 64, 8, 3)),
+        (64, DOWN_2B, Tiling(64, 64, 128, 4, 6, splits=4)),
+        (128, DOWN_2B, Tiling(128, 64, 64, 8, 8, splits=4)),
+        (16, QKV_8B, Tiling(64, 64, 128, 4, 6)),
+        (128, QKV_8B, Tiling(128, 64, 64, 8, 8)),
+        (64, OUT_8B, Tiling(64, 32, 128, 4, 8)),
+        (128, OUT_8B, Tiling(128, 64, 64, 8, 8, splits=2)),
+        (64, GATE_UP_8B, Tiling(64, 64, 64, 4, 4)),
+        (128, GATE_UP_8B, Tiling(128, 64, 64, 8, 3)),
+        (16, DOWN_8B, Tiling(64, 32, 128, 4, 8)),
+        (128, DOWN_8B, Tiling(128, 64, 64, 8, 8, splits=2)),
     ],
 )
 def test_the_rule_finds_the_fastest_tilings(num_rows: int, product: Any, tiling: Tiling) -> None:
@@ -68,6 +97,28 @@ def test_every_tiling_can_run(processors: int, is_gated: bool) -> None:
                 if tiling.splits > 1:
                     assert tiles <= processors
                     assert tiles * tiling.splits * tiling.rows * wide <= processors * 2 * 64 * 64
+
+
+@pytest.mark.parametrize(
+    ("weight", "most"),
+    [  # a small one, then gates and ups of 1B, 1.5B and 8B, and down of 8B
+        ((6144, 1024), 256),
+        ((16384, 2048), 128),
+        ((17920, 1536), 64),
+        ((28672, 4096), 64),
+        ((4096, 14336), 128),
+    ],
+)
+def test_large_weights_are_joined_where_that_is_faster(
+    weight: tuple[int, int], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_ops, "gpu_of", lambda device: INTERPRETER._replace(processors=H200))
+    assert kernel_ops.KernelOps().most_joined(torch.empty(weight, dtype=torch.bfloat16, device="meta")) == most
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 2), (torch.float16, 4)])
+def test_few_rows_are_fused_until_joining_is_faster(dtype: torch.dtype, most: int) -> None:
+    assert kernel_ops.KernelOps().most_fused(torch.empty((64, 64), dtype=dtype, device="meta")) == most
 
 
 def compiled(tiling: Tiling, is_gated: bool, has_residual: bool, early: int) -> Any:
@@ -103,7 +154,15 @@ def compiled(tiling: Tiling, is_gated: bool, has_residual: bool, early: int) -> 
 
 @pytest.mark.parametrize(
     ("num_rows", "product", "has_residual"),
-    [(64, QKV, False), (256, QKV, False), (64, OUT, True), (256, GATE_UP, False), (128, DOWN, True)],
+    [
+        (64, QKV, False),
+        (256, QKV, False),
+        (64, OUT, True),
+        (256, GATE_UP, False),
+        (128, DOWN, True),
+        (128, GATE_UP_8B, False),
+        (128, DOWN_8B, True),
+    ],
 )
 def test_its_weights_come_before_it_waits(
     num_rows: int, product: Any, has_residual: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch

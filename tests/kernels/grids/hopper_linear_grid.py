@@ -23,12 +23,14 @@ from tests.kernels.grids.setup import Setup, assert_near
 
 KINDS = ["unscaled", "gated", "residual"]
 SHAPES = [(64, 256), (40, 104), (136, 1024), (96, 2056)]  # (outputs, size)
-# Of a 0.6B model, of SmolLM2-135M, and of nobody.
+# Of models of 0.6B, 1B and 1.5B, of SmolLM2-135M, and of nobody.
 REAL_SHAPES = [
     (4096, 1024),
     (1024, 2048),
     (3072, 1024),
     (1024, 3072),
+    (2048, 8192),
+    (8960, 1536),
     (960, 576),
     (576, 1536),
     (1600, 960),
@@ -41,6 +43,8 @@ TILINGS = [
     Tiling(64, 64, 64, 4, 2, splits=2),
     Tiling(128, 64, 128, 8, 2, splits=2),
     Tiling(64, 32, 128, 4, 3, splits=4),
+    Tiling(128, 64, 64, 8, 3),
+    Tiling(128, 64, 64, 8, 4, splits=4),
 ]
 EPS = 1e-5
 
