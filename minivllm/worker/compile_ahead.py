@@ -230,8 +230,11 @@ class Children:
         self._running: set[int] = set()
         self.killed = 0
 
-    def submit(self, key: str, compile_one: Callable[[], Any], know: Callable[[Any], None]) -> Any:
-        """Let a child compile. The kernel counts as compiled from then on: it is not going to be launched here."""
+    def submit(self, key: str, compile_one: Callable[[], Any], know: Callable[[Any], None], *further: Any) -> Any:
+        """Let a child compile. The kernel counts as compiled from then on: it is not going to be launched here.
+
+        Triton 3.9 also says how to forget a kernel that could not be compiled.
+        """
         know(self)
         self.wait(self._most - 1)
         child = os.fork()

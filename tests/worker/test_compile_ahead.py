@@ -167,7 +167,7 @@ def noted(self, *arguments, **options):
     return plain(self, *arguments, **options)
 
 class Nobody(compile_ahead.Children):
-    def submit(self, key, compile_one, know):
+    def submit(self, key, compile_one, know, *further):
         know(self)
         return self
 
