@@ -18,9 +18,9 @@ A weight does not change, while x is what the kernel in front makes. So a progra
     kernel in front      ... products | sums | end
     this one                 weights of all tiles ...........| wait | x | product | sums ...
 
-The copy engine (TMA) brings both into shared memory: no thread computes an address or holds a number on its way. The
-share of K of a program mostly fits there as a whole. Where it does not, a tile goes where one was that is no longer
-needed.
+The copy engine (TMA) brings both into shared memory: no thread computes an address or holds a number on its way. Of a
+small weight, a program's share of K mostly fits there as a whole. Where it does not, a tile goes where one was that is
+no longer needed.
 
 A tile of rows of x and of the weight has as few programs as the weight has tiles. Where they are too few, programs
 share K, and end the tile together, each for some of its rows:
@@ -64,10 +64,10 @@ LEAST_PARTS = 32
 MOST_SPLITS = 4
 # Numbers along K that a program has at least where programs share K; up to twice as many are not shared.
 LEAST_SHARE = 512
-# Numbers along K from which on a row of the weight is long.
+# Numbers along K beyond which a row of the weight is long.
 LONG_ROWS = 3072
 TILE = 128
-# Of a multiprocessor's 227 KB of shared memory, what one program may take, or each of two.
+# Of a multiprocessor's 227 KB of shared memory, what the programs on it may take together.
 SHARED_BYTES = 200 * 1024
 
 
@@ -336,13 +336,13 @@ def tiling_for(num_rows: int, num_outputs: int, size: int, is_gated: bool, proce
 
     Timed on an H200 with the four weights of models of 0.6B, 1B, 1.5B and 8B and 16 to 256 rows, in some 1,400 tilings:
 
-    * 64 rows of x and 64 of the weight, as long as there is one program for each multiprocessor. Beyond that, and where
-      rows of the weight are long, 128 of x.
+    * 64 rows of x and 64 of the weight, as long as there are no more programs than multiprocessors. Where there are, or
+      where rows of the weight are long, 128 of x if there are more than 64.
     * 32 rows of the weight where these are enough programs to need no others: not to share K is worth half as many
       bytes again. Other programs share K where they are too few.
-    * Gated ones, which read two weights, are two to a multiprocessor if they must be. Beyond 128 rows they are three
-      small ones, which wait for each other less.
-    * As many buffers as fit.
+    * Gated ones, which read two weights, are two to a multiprocessor if they must be. Beyond 128 rows they are up
+      to three small ones, which wait for each other less.
+    * As many buffers as fit, and no more than a share has tiles.
     """
     if is_gated:
         return _gated_tiling(num_rows, num_outputs, size, processors)

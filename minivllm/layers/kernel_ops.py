@@ -11,6 +11,9 @@ shapes of their arguments say and nothing else, so a step of one shape can be ca
         large        fused     joined    joined    joined       joined       both         cuBLAS        cuBLAS
     a head           GEMV      GEMV      GEMV      skinny       skinny       cuBLAS       cuBLAS        cuBLAS
 
+Small and large are said of all weights of the layers. Both: joined, if gates and ups have at most 128 rows for each
+multiprocessor, else cuBLAS.
+
 Fused or joined, a layer is six launches, see models/few_rows.py and models/some_rows.py; otherwise there is one for
 each operation.
 
@@ -95,7 +98,7 @@ class KernelOps:
         most = min(self.most_joined_rows, hopper_linear.most_rows(weight))
         if weight.numel() < SMALL_WEIGHT or most == 0:
             return most
-        # Beyond 64 rows programs are large, and two do not get along on one multiprocessor.
+        # Beyond 64 rows programs are large, and two on one multiprocessor slow each other down.
         processors = gpu_of(weight.device).processors
         return min(most, 128 if len(weight) <= _WEIGHT_ROWS_OF_A_PROGRAM * processors else 64)
 

@@ -30,7 +30,7 @@ from minivllm.models.llama import LlamaDecoderLayer
 
 
 class SomeRows:
-    """The layers of a model, for steps of some tokens.
+    """The layers of a model, for steps of two to 256 tokens.
 
     Args:
         layers: All of them; none of their parts may be overridden, see `few_rows.is_plain`.
@@ -53,7 +53,7 @@ class SomeRows:
             self._ones = torch.full(size, norm.weight.numel(), dtype=torch.float32, device=weights[0].device)
 
     def takes(self, num_rows: int) -> bool:
-        """Whether a step of so many tokens is one of some."""
+        """Whether it computes a step of so many tokens."""
         return self._ops.least_joined_rows <= num_rows <= self._most_rows
 
     def forward(
