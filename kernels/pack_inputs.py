@@ -25,7 +25,8 @@ import torch
 from minivllm.kernels.triton_guard import cdiv, jit, jit_for_any, next_power_of_2, tl
 
 TILE = 128
-_REQUESTS_PADDED = (64, 512, 4096, 32768)
+# Few sizes, so that a kernel compiled for one batch serves the next.
+REQUESTS_PADDED = (64, 512, 4096, 32768)
 
 
 class RequestTable(NamedTuple):
@@ -178,8 +179,7 @@ def pack_inputs(table: RequestTable, rows: BatchRows, block_size: int, out: Pack
         out: Written.
     """
     num_requests, num_tokens = len(rows.slot), len(out.input_ids)
-    # Few sizes, so that a kernel compiled for one batch serves the next: 64, 512, 4096, 32768.
-    requests_padded = next(size for size in _REQUESTS_PADDED if size >= num_requests)
+    requests_padded = next(size for size in REQUESTS_PADDED if size >= num_requests)
     pack_requests_kernel[(1,)](
         out.query_start_loc,
         out.seq_lens,

@@ -124,6 +124,7 @@ class UnrotatedBackend(AttentionBackend[Prepared]):
         kv_cache: torch.Tensor,
         prepared: Prepared,
         window: int | None = None,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """`forward` from a projection's output as it is: the norms of heads and the rotation are done here.
 
@@ -134,7 +135,8 @@ class UnrotatedBackend(AttentionBackend[Prepared]):
             norms: Weights of the norms of query and key, (head_dim,) each, or None.
             eps: Of the norms.
             kv_cache, prepared, window: As in `forward`.
+            wanted: (requests,) each request's last token, if only these are to be attended for; None is all.
 
         Returns:
-            (tokens, num_heads, head_dim)
+            (tokens, num_heads, head_dim), or (requests, num_heads, head_dim)
         """

@@ -155,6 +155,11 @@ class PagedBackend(UnrotatedBackend[Batch]):
         """Whether attention of a step that was planned begins before the step's keys and values are written."""
         return False
 
+    def last_of(self, prepared: Batch) -> Batch | None:
+        """The batch in which each request has its last token only, as if the others had been computed before: by then
+        their keys and values are written. None if this backend attends for all, and leaves the others out."""
+        return None
+
     def prepare(self, metadata: AttentionMetadata, device: torch.device, dtype: torch.dtype) -> Batch:
         batch = PagedMetadata(
             query_start_loc=torch.from_numpy(metadata.query_start_loc).to(device),
@@ -187,6 +192,7 @@ class PagedBackend(UnrotatedBackend[Batch]):
         kv_cache: torch.Tensor,
         prepared: Batch,
         window: int | None = None,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The same from a projection's output: norm, rotation and KV write are one kernel."""
         num_kv_heads, head_dim = kv_cache.shape[3:]
@@ -197,4 +203,9 @@ class PagedBackend(UnrotatedBackend[Batch]):
             qkv, cos_sin, positions, prepared.slot_mapping, kv_cache, num_heads, norms, eps, self.scales, reads_ahead
         )
         query, key, value = heads.split((num_heads, num_kv_heads, num_kv_heads), dim=1)
-        return self.attend(query, key, value, kv_cache, prepared, window)
+        if wanted is None:
+            return self.attend(query, key, value, kv_cache, prepared, window)
+        last = self.last_of(prepared)
+        if last is None:
+            return self.attend(query, key, value, kv_cache, prepared, window).index_select(0, wanted)
+        return self.attend(query.index_select(0, wanted), key, value, kv_cache, last, window)

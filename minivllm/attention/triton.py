@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import torch
 
 from minivllm.attention.backend import AttentionCGSupport, AttentionMetadata
-from minivllm.attention.paged import PagedBackend, PagedMetadata
+from minivllm.attention.paged import PagedBackend, PagedMetadata, Parts
 from minivllm.kernels import hopper_decode
 from minivllm.kernels.hopper_decode import RangesPlan, plan_ranges
 from minivllm.kernels.hopper_decode import hopper_decode as decode_ranges
@@ -95,6 +95,11 @@ class TritonBackend(PagedBackend[TritonBatch]):
     def reads_ahead(self, num_tokens: int, prepared: TritonBatch, window: int | None) -> bool:
         is_alone = num_tokens == prepared.parts.num_decodes
         return is_alone and isinstance(prepared.plans.get(window), RangesPlan)
+
+    def last_of(self, prepared: TritonBatch) -> TritonBatch:
+        num_requests = len(prepared.seq_lens)
+        tables = prepared.query_start_loc, prepared.seq_lens, prepared.block_table, prepared.slot_mapping
+        return TritonBatch(*tables, Parts(num_decodes=num_requests, num_fresh=0, max_query_len=0, max_fresh_len=0))
 
     def attend(
         self,

@@ -79,6 +79,17 @@ class Linear(nn.Module):
             return self.kernels.linear(x, self.weight, self.bias)
         return linear(x, self.weight, self.bias)
 
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+        """Add the product to the residual, in place, where the library that multiplies can do that on the way.
+
+        Returns:
+            The product, (rows, out), where it cannot: the next norm adds it (`RMSNorm.add_and_norm`).
+        """
+        if self.bias is None and self.kernels is not None and self.kernels.is_for_library(x, self.weight):
+            residual.addmm_(x, self.weight.t())
+            return None
+        return self.forward(x)
+
     def pack(self) -> None:
         """Give the weight the layout that the processor reads fastest. It can no longer be loaded or looked at."""
         if self.weight.device.type == "cpu" and can_pack(self.weight.dtype):

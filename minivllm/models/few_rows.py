@@ -30,7 +30,7 @@ _PLAIN = {
     LlamaAttention: ("forward",),
     LlamaMLP: ("forward", "act_and_mul"),
     RMSNorm: ("forward", "add_and_norm"),
-    Linear: ("forward",),
+    Linear: ("forward", "add_to"),
 }
 
 

@@ -68,9 +68,17 @@ class LlamaAttention(nn.Module):
         kv_cache: torch.Tensor,
         attention: AttentionBackend[Any],
         metadata: Any,
-    ) -> torch.Tensor:
+        residual: torch.Tensor,
+        wanted: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        """What is to be added to the residual, or None if it has been: see `Linear.add_to`.
+
+        Args:
+            residual: As many rows as are wanted.
+            wanted: See `Llama.forward`.
+        """
         qkv = self.qkv_proj.forward(hidden)  # (tokens, (q + k + v heads) * head_dim)
-        return self.o_proj.forward(self.attend(qkv, rotation, kv_cache, attention, metadata))
+        return self.o_proj.add_to(residual, self.attend(qkv, rotation, kv_cache, attention, metadata, wanted))
 
     def attend(
         self,
@@ -79,17 +87,18 @@ class LlamaAttention(nn.Module):
         kv_cache: torch.Tensor,
         attention: AttentionBackend[Any],
         metadata: Any,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """What lies between the two projections: (tokens, heads * head_dim)."""
+        """What lies between the two projections: (tokens, heads * head_dim), or of those that are wanted."""
         table = rotation.table
         if isinstance(attention, UnrotatedBackend) and table is not None and self.only_norms_before_rotation():
-            return self._attend_unrotated(qkv, rotation.positions, table, kv_cache, attention, metadata)
+            return self._attend_unrotated(qkv, rotation.positions, table, kv_cache, attention, metadata, wanted)
         qkv = qkv.view(len(qkv), -1, self.head_dim)  # (tokens, q + k + v heads, head_dim)
         query_and_key, value = qkv.tensor_split((self.heads + self.kv_heads,), dim=1)
         rotated = rotate(self.before_rotation(query_and_key), *rotation.cos_sin)
         query, key = rotated.tensor_split((self.heads,), dim=1)
         out = attention.forward(query, key, value, kv_cache, metadata, self.window)  # (tokens, heads, head_dim)
-        return out.flatten(1)
+        return (out if wanted is None else out.index_select(0, wanted)).flatten(1)
 
     def only_norms_before_rotation(self) -> bool:
         """Whether a kernel that norms, rotates and writes in one go does the same as this class."""
@@ -105,11 +114,12 @@ class LlamaAttention(nn.Module):
         kv_cache: torch.Tensor,
         attention: UnrotatedBackend[Any],
         metadata: Any,
+        wanted: torch.Tensor | None,
     ) -> torch.Tensor:
         norms = self.head_norms()
         weights, eps = (None, 0.0) if norms is None else ((norms[0].weight, norms[1].weight), norms[0].eps)
-        out = attention.forward_unrotated(qkv, positions, table, weights, eps, kv_cache, metadata, self.window)
-        return out.flatten(1)
+        before = qkv, positions, table, weights, eps
+        return attention.forward_unrotated(*before, kv_cache, metadata, self.window, wanted).flatten(1)
 
     def weight_slots(self) -> dict[str, torch.Tensor]:
         q_rows, kv_rows = self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -132,14 +142,24 @@ class LlamaMLP(nn.Module):
         """act(gate) * up, (tokens, intermediate), of both side by side, (tokens, 2 * intermediate)."""
         return silu_and_mul(gate_up, self.kernels)
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, residual: torch.Tensor) -> torch.Tensor | None:
+        """What is to be added to the residual, or None if it has been: see `Linear.add_to`."""
         gate_up = self.gate_up_proj.forward(hidden)  # (tokens, 2 * intermediate)
-        return self.down_proj.forward(self.act_and_mul(gate_up))
+        return self.down_proj.add_to(residual, self.act_and_mul(gate_up))
 
     def weight_slots(self) -> dict[str, torch.Tensor]:
         inner = len(self.gate_up_proj.weight) // 2
         slots = self.gate_up_proj.slots(gate_proj=inner, up_proj=inner)
         return slots | self.down_proj.slots(down_proj=len(self.down_proj.weight))
+
+
+def add_and_norm(
+    norm: RMSNorm, hidden: torch.Tensor | None, residual: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`RMSNorm.add_and_norm`, where a product may have been added already (`Linear.add_to`): then hidden is None."""
+    if hidden is None:
+        return norm.forward(residual), residual
+    return norm.add_and_norm(hidden, residual)
 
 
 class LlamaDecoderLayer(nn.Module):
@@ -156,21 +176,26 @@ class LlamaDecoderLayer(nn.Module):
 
     def forward(
         self,
-        hidden: torch.Tensor,
-        residual: torch.Tensor | None,
+        hidden: torch.Tensor | None,
+        residual: torch.Tensor,
         rotation: Rotation,
         kv_cache: torch.Tensor,
         attention: AttentionBackend[Any],
         metadata: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The output of the MLP, and the residual that it is to be added to: the next norm does that, in one go."""
-        if residual is None:
-            hidden, residual = self.input_layernorm.forward(hidden), hidden
-        else:
-            hidden, residual = self.input_layernorm.add_and_norm(hidden, residual)
-        hidden = self.self_attn.forward(hidden, rotation, kv_cache, attention, metadata)
-        hidden, residual = self.post_attention_layernorm.add_and_norm(hidden, residual)
-        return self.mlp.forward(hidden), residual
+        wanted: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """The output of the MLP, and the residual that it is to be added to: the next norm does that, in one go.
+
+        Args:
+            hidden: What the layer before has left to be added; None if it has added it.
+            wanted: See `Llama.forward`.
+        """
+        normed, residual = add_and_norm(self.input_layernorm, hidden, residual)
+        if wanted is not None:
+            residual = residual.index_select(0, wanted)
+        hidden = self.self_attn.forward(normed, rotation, kv_cache, attention, metadata, residual, wanted)
+        normed, residual = add_and_norm(self.post_attention_layernorm, hidden, residual)
+        return self.mlp.forward(normed, residual), residual
 
     def weight_slots(self) -> dict[str, torch.Tensor]:
         slots: dict[str, torch.Tensor] = {
@@ -251,17 +276,24 @@ class Llama(nn.Module):
         kv_caches: list[torch.Tensor],
         attention: AttentionBackend[Any],
         metadata: Any,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        hidden = self.embed(input_ids)  # (tokens, hidden_size)
+        """Hidden states: see `CausalLM.forward`.
+
+        Of a token that is not wanted the last layer needs only keys and values: later tokens will look at them, and
+        nobody at anything behind. With prompts, that is most of a layer.
+        """
+        residual = self.embed(input_ids)  # (tokens, hidden_size)
         rotation = self.rotary.at(positions)
         for rows in (self.few_rows, self.some_rows):
-            if rows is not None and rows.takes(len(hidden)):
-                return self.norm.forward(rows.forward(hidden, rotation, kv_caches, attention, metadata))
-        residual: torch.Tensor | None = None
-        for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
-            hidden, residual = layer(hidden, residual, rotation, kv_cache, attention, metadata)
-        assert residual is not None, "a model has layers"
-        return self.norm.add_and_norm(hidden, residual)[0]
+            if rows is not None and rows.takes(len(residual)):
+                rows.forward(residual, rotation, kv_caches, attention, metadata)
+                return self.norm.forward(residual if wanted is None else residual.index_select(0, wanted))
+        hidden: torch.Tensor | None = None
+        wanted_by = [None] * (len(self.layers) - 1) + [wanted]
+        for layer, kv_cache, rows_wanted in zip(self.layers, kv_caches, wanted_by, strict=True):
+            hidden, residual = layer(hidden, residual, rotation, kv_cache, attention, metadata, rows_wanted)
+        return add_and_norm(self.norm, hidden, residual)[0]
 
     @on_map(
         "logits",

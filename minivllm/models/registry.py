@@ -115,8 +115,19 @@ class CausalLM(Protocol):
         kv_caches: list[torch.Tensor],
         attention: AttentionBackend[Any],
         metadata: Any,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Hidden states of every token of the batch."""
+        """Hidden states of the tokens of a batch.
+
+        Args:
+            input_ids, positions: (tokens,) int64.
+            kv_caches: One a layer.
+            attention, metadata: What attends, and what it prepared for this batch.
+            wanted: (requests,) the last token of each request, if nobody will look at others; None is all tokens.
+
+        Returns:
+            (tokens, hidden_size), or (requests, hidden_size).
+        """
         ...
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -61,7 +61,14 @@ FURTHER_PAGES = {
         "paged_prefill",
         "prefix_attention",
     ),
-    ("kernels", "pages"): ("append_blocks", "fp8", "pack_inputs", "reshape_and_cache", "rotary_and_cache"),
+    ("kernels", "pages"): (
+        "append_blocks",
+        "fp8",
+        "pack_decodes",
+        "pack_inputs",
+        "reshape_and_cache",
+        "rotary_and_cache",
+    ),
     ("kernels", "sampling"): (
         "bracket",
         "gumbel",

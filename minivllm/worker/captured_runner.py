@@ -273,7 +273,9 @@ class CapturedModelRunner(GPUModelRunner):
         lengths, found = batch.num_scheduled, self.last_dispatch
         assert found is not None, "a batch is prepared before it is computed"
         parts, with_prefix = parts_of(lengths, batch.seq_lens), batch.prefix_tokens > 0
-        layout = Layout(found.shape.num_tokens, len(lengths), parts, with_prefix, not self._brings_hits)
+        layout = Layout(
+            found.shape.num_tokens, len(lengths), parts, with_prefix, not self._brings_hits, self._way == "host"
+        )
         host = AttentionMetadata(
             batch.query_start_loc, batch.seq_lens, batch.block_table, batch.slot_mapping, self.block_size
         )
@@ -303,6 +305,7 @@ class CapturedModelRunner(GPUModelRunner):
         metadata = sampling_metadata(batch, columns)
         tokens, scores = self.sampler.forward(logits, metadata)
         chunks = prompt_chunks(batch, columns)
+        assert output.hidden is not None, "a step that samples with the host keeps them"
         prompt_logprobs = self.prompt_logprobs_worker.compute(chunks, output.hidden, self.model.compute_logits)
         self._step.requests.keep(output.rows.slot, output.rows.position, tokens)
         return StepInFlight(self, batch, self._tokens.start(tokens), metadata, scores, prompt_logprobs)

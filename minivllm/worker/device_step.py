@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 from minivllm.attention.backend import AttentionBackend, AttentionMetadata
 from minivllm.attention.paged import PagedBackend, PagedMetadata, Parts
 from minivllm.kernels.append_blocks import append_blocks
+from minivllm.kernels.pack_decodes import NewBlocks, pack_decodes
 from minivllm.kernels.pack_inputs import BatchRows, PackedInputs, pack_inputs
 from minivllm.kernels.sample import sample
 from minivllm.kernels.scores import SamplingRows
@@ -47,6 +48,7 @@ class Layout:
         with_prefix: Whether decodes attend together to a prefix that they share.
         may_read_ahead: Whether attention may read a request's earlier tokens before this step's keys are written: not
             if another request of the step may write some of them.
+        needs_all: Whether somebody will look at the hidden states of tokens that are no request's last one.
     """
 
     num_tokens: int
@@ -54,6 +56,7 @@ class Layout:
     parts: Parts
     with_prefix: bool = False
     may_read_ahead: bool = True
+    needs_all: bool = False
 
     @classmethod
     def of_shape(cls, shape: StepShape) -> Layout:
@@ -73,9 +76,9 @@ ModelForward = Callable[[int, Any], torch.Tensor]
 
 
 class ForwardOutput(NamedTuple):
-    """Hidden states of a step's tokens, and where each request's last one is."""
+    """Hidden states of a step's tokens, and of each request's last one."""
 
-    hidden: torch.Tensor  # (tokens, hidden_size)
+    hidden: torch.Tensor | None  # (tokens, hidden_size); None if nobody needs them
     last_hidden: torch.Tensor  # (requests, hidden_size)
     rows: SamplingRows
 
@@ -170,27 +173,34 @@ class DeviceStep:
             *(buffer[:tokens] for buffer in self._inputs[3:]),
         )
         table = self.requests.table
-        append_blocks(table.block_ids, slot, index, block)
-        pack_inputs(table, BatchRows(slot, computed, scheduled), self._limits.block_size, inputs)
+        batch_rows = BatchRows(slot, computed, scheduled)
+        if layout.is_decode and tokens == requests:
+            pack_decodes(table, batch_rows, NewBlocks(index, block), self._limits.block_size, inputs)
+        else:
+            append_blocks(table.block_ids, slot, index, block)
+            pack_inputs(table, batch_rows, self._limits.block_size, inputs)
         tables = (inputs.query_start_loc, inputs.seq_lens, inputs.block_table, inputs.slot_mapping)
         metadata = PagedMetadata(*tables, layout.parts, prefix[:1] if layout.with_prefix else None)
         batch = self._attention.on_device(metadata, host)
         if layout.is_decode and layout.may_read_ahead:
             config = self._model.config
             self._attention.plan_decodes(config.num_attention_heads, self._kv_caches[0], batch, config.windows)
+        sampling = SamplingRows(sampled_slot, inputs.seq_lens)
+        wanted = None if layout.is_decode else (inputs.query_start_loc[1:] - 1).clamp_min(0)  # (requests,)
+        if model_forward is None and wanted is not None and not layout.needs_all:
+            return ForwardOutput(None, self.model_forward(tokens, self._attention, batch, wanted), sampling)
         if model_forward is None:
             hidden = self.model_forward(tokens, self._attention, batch)
         else:
             hidden = model_forward(tokens, batch)
-        last = hidden[:requests]
-        if not layout.is_decode:
-            last = hidden.index_select(0, (inputs.query_start_loc[1:] - 1).clamp_min(0))
-        return ForwardOutput(hidden, last, SamplingRows(sampled_slot, inputs.seq_lens))
+        return ForwardOutput(hidden, hidden[:requests] if wanted is None else hidden.index_select(0, wanted), sampling)
 
-    def model_forward(self, num_tokens: int, attention: AttentionBackend[Any], batch: Any) -> torch.Tensor:
-        """Hidden states, (tokens, hidden_size), of the inputs that were packed last."""
+    def model_forward(
+        self, num_tokens: int, attention: AttentionBackend[Any], batch: Any, wanted: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Hidden states of the inputs that were packed last: see `CausalLM.forward`."""
         input_ids, positions = self._inputs.input_ids[:num_tokens], self._inputs.positions[:num_tokens]
-        return self._model.forward(input_ids, positions, self._kv_caches, attention, batch)
+        return self._model.forward(input_ids, positions, self._kv_caches, attention, batch, wanted)
 
     def slot_mapping(self, num_tokens: int) -> torch.Tensor:
         """Where the keys and values of the inputs are written, (tokens,)."""

@@ -11,6 +11,7 @@ from minivllm.kernels import (
     fused_linear,
     hopper_decode,
     logprobs,
+    pack_decodes,
     pack_inputs,
     paged_decode,
     paged_prefill,
@@ -333,6 +334,16 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "pack requests": (partial(build_pack, kernel=pack_inputs.pack_requests_kernel, requests_padded=512), 4 * KB),
     "pack tokens": (
         partial(build_pack, kernel=pack_inputs.pack_tokens_kernel, block_size=16, tile=pack_inputs.TILE),
+        KB,
+    ),
+    "pack decodes": (
+        partial(
+            build_pack,
+            kernel=pack_decodes.pack_decodes_kernel,
+            block_size=16,
+            tile=pack_decodes.TILE,
+            requests_padded=512,
+        ),
         KB,
     ),
     "gather block table": (

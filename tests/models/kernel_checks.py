@@ -38,6 +38,8 @@ BLOCK_SIZE = 4
 FLOAT32_NEAR = 1e-5
 # Each step: (request, new tokens) in batch order. Requests are a letter, prompts are made up as they come.
 Steps = list[list[tuple[str, int]]]
+# Behind products of our own and of cuBLAS; whole prompts, decodes, a chunk, and a chunk behind another.
+ONLY_LAST: Steps = [[("a", 4), ("b", 5)], [("a", 1), ("b", 3), ("c", 2)], [("b", 2), ("c", 7), ("d", 6)]]
 MOST_SKINNY_ROWS = 5  # so that steps can be short
 QUICK: Steps = [
     [("a", 4), ("b", 2)],  # whole prompts: cuBLAS, attention from the step's own tensors
@@ -137,6 +139,7 @@ class Side:
     num_blocks: int
     device: str
     dtype: torch.dtype
+    only_last: bool = False
     tokens: dict[str, list[int]] = field(default_factory=dict)
     computed: dict[str, int] = field(default_factory=dict)
 
@@ -151,7 +154,8 @@ class Side:
 
     @torch.inference_mode()
     def run(self, step: list[tuple[str, int]]) -> torch.Tensor:
-        """Logits of all tokens of a step: (tokens, vocab_size). The greedy ones are kept as the next inputs."""
+        """Logits of all tokens of a step: (tokens, vocab_size), or of each request's last one if only these are
+        wanted: (requests, vocab_size). The greedy ones are kept as the next inputs."""
         ids, positions, slots = [], [], []
         seq_lens = np.array([self.computed.get(name, 0) + new for name, new in step], dtype=np.int32)
         # A request's pages lie backwards.
@@ -171,11 +175,13 @@ class Side:
         device = torch.device(self.device)
         prepared = self.attention.prepare(metadata, device, self.dtype)
         where = torch.from_numpy(np.concatenate(positions)).to(device)
-        hidden = self.model.forward(torch.tensor(ids, device=device), where, self.kv_caches, self.attention, prepared)
-        logits = self.model.compute_logits(hidden)
-        for (name, _), end in zip(step, starts[1:], strict=True):
+        inputs = torch.tensor(ids, device=device), where, self.kv_caches, self.attention, prepared
+        last = starts[1:] - 1
+        wanted = torch.from_numpy(last).to(device) if self.only_last else None
+        logits = self.model.compute_logits(self.model.forward(*inputs, wanted))
+        for (name, _), row in zip(step, range(len(step)) if self.only_last else last, strict=True):
             del self.tokens[name][self.computed[name] :]
-            self.tokens[name].append(int(logits[end - 1].argmax()))
+            self.tokens[name].append(int(logits[row].argmax()))
         return logits
 
 
@@ -197,6 +203,23 @@ def check_float32(kind: str, config: DecoderConfig, device: str, steps: Steps) -
         near = FLOAT32_NEAR * float(expected.abs().max())
         torch.testing.assert_close(got, expected, atol=near, rtol=0, msg=lambda text, i=index: f"step {i}: {text}")
         assert kernels.tokens == reference.tokens, f"step {index}: greedy tokens differ"
+    check_pages(kernels, reference)
+
+
+def check_only_last(kind: str, config: DecoderConfig, device: str, steps: Steps) -> None:
+    """Who asks for each request's last token alone gets that, and leaves the same pages behind."""
+    reference = reference_side(kind, config, device, torch.float32, steps)
+    kernels = kernel_side(kind, config, device, torch.float32, steps)
+    kernels.only_last = True
+    for index, step in enumerate(steps):
+        last = torch.tensor([new for _, new in step]).cumsum(0) - 1
+        expected, got = reference.run(step)[last], kernels.run(step)
+        near = FLOAT32_NEAR * float(expected.abs().max())
+        torch.testing.assert_close(got, expected, atol=near, rtol=0, msg=lambda text, i=index: f"step {i}: {text}")
+    check_pages(kernels, reference)
+
+
+def check_pages(kernels: Side, reference: Side) -> None:
     for got, expected in zip(kernels.kv_caches, reference.kv_caches, strict=True):
         assert torch.equal(got.isnan(), expected.isnan()), "what is written and what is not"
         assert (got - expected).nan_to_num().abs().max() < FLOAT32_NEAR * expected.nan_to_num().abs().max()
@@ -289,6 +312,7 @@ def main() -> None:
     failures: dict[str, str | None] = {}
     for kind in options.kinds:
         checks = [("float32", partial(check_float32, kind, KINDS[kind], device, steps))]
+        checks.append(("only last", partial(check_only_last, kind, KINDS[kind], device, ONLY_LAST)))
         if options.full:
             checks.append(("half", partial(check_half, kind, KINDS[kind], device, steps)))
         if plays_hopper and (options.full or kind in JOINED_KINDS):

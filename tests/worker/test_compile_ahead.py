@@ -192,6 +192,7 @@ def test_it_goes_through_what_an_engine_launches(job: Any) -> None:
         "append_blocks_kernel",
         "pack_requests_kernel",
         "pack_tokens_kernel",
+        "pack_decodes_kernel",
         "rotary_and_cache_kernel",
         "fused_gemv_kernel",
         "hopper_linear_kernel",
