@@ -1,4 +1,4 @@
-"""Input packing of decodes on the device: some have a new block, and padding behind them nothing. Integers: all equal."""
+"""Input packing of decodes on the device: some have a new block, and behind them is padding. Integers: all equal."""
 
 from __future__ import annotations
 
