@@ -9,7 +9,7 @@ shapes of their arguments say and nothing else, so a step of one shape can be ca
     bf16, Hopper:
         small        fused     fused     joined    joined       joined       joined       joined        cuBLAS
         large        fused     joined    joined    joined       joined       both         cuBLAS        cuBLAS
-    a head           GEMV      GEMV      GEMV      skinny       skinny       cuBLAS       cuBLAS        cuBLAS
+    a head           GEMV      GEMV      skinny    skinny       cuBLAS       cuBLAS       cuBLAS        cuBLAS
 
 Small and large are said of all weights of the layers. Both: joined, if gates and ups have at most 128 rows for each
 multiprocessor, else cuBLAS.
@@ -32,8 +32,6 @@ from minivllm.kernels.launch import gpu_of
 
 # A weight of fewer numbers (16 MB in 16 bits) is small: cuBLAS has programs for a part of the processors only.
 SMALL_WEIGHT = 1 << 23
-# A weight with so many rows, as a head's, has enough programs for every processor, however they are cut.
-MANY_OUTPUTS = 1 << 15
 # Beyond, joined products are faster where there are any.
 _MOST_FUSED_BEFORE_JOINED = 2
 # What a joined product takes of gates and ups, see `hopper_linear.tiling_for`.
@@ -45,7 +43,7 @@ class KernelOps:
     """Our kernels in the place of a layer's operations.
 
     Why these limits, on an H200: the four products of a layer of a 0.6B model took 21, 22, 23 and 28 us with 8, 16, 32
-    and 64 rows, cuBLAS 25, 25, 25 and 26. Its head took 85 us with 64 rows, cuBLAS 96. Of an 8B model's layer every
+    and 64 rows, cuBLAS 25, 25, 25 and 26. Its head took 81 and 99 us with 32 and 64 rows, cuBLAS 83 and 86. Of an 8B model's layer every
     product alone with more than one row is faster with cuBLAS: its programs read x less often.
 
     Joined (`hopper_linear`), all kernels of such a layer but attention took 21.5, 20.9, 26.4 and 34.6 us with 32, 64,
@@ -64,7 +62,7 @@ class KernelOps:
     least_joined_rows: int = 2
     most_joined_rows: int = hopper_linear.MOST_ROWS
     most_skinny_rows: int = 32
-    most_head_rows: int = skinny_linear.MOST_ROWS
+    most_head_rows: int = 32
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None
@@ -92,7 +90,7 @@ class KernelOps:
 
     def most_rows(self, weight: torch.Tensor) -> int:
         """Up to how many rows of x a product with a weight is our own."""
-        if len(weight) >= MANY_OUTPUTS:
+        if len(weight) >= skinny_linear.MANY_OUTPUTS:
             return self.most_head_rows
         return self.most_skinny_rows if weight.numel() < SMALL_WEIGHT else 1
 
