@@ -6,8 +6,8 @@ Each weight is read once and used M times. With 16-bit weights that is M operati
 addition for two bytes), where a GPU could do hundreds: only reading counts, and libraries made for large products leave
 half of the bandwidth unused here.
 
-Two kernels. Up to 4 rows, with a head 2: plain multiplications, one warp for a few rows of the weight, so that there are
-thousands of small programs with all their reads under way at once. Beyond: the matrix unit, whose 16 columns x fits
+Two kernels. Up to 4 rows, with a head 2: plain multiplications, one warp for a few rows of the weight, so that there
+are thousands of small programs with all their reads under way at once. Beyond: the matrix unit, whose 16 columns x fits
 into. There a small weight has too few tiles for the GPU, and several programs share one: each sums a part of K.
 
 Upstream: vllm/model_executor/layers/utils.py::rocm_unquantized_gemm_impl (the same idea, in HIP, for AMD's GPUs).

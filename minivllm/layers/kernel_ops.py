@@ -43,8 +43,8 @@ class KernelOps:
     """Our kernels in the place of a layer's operations.
 
     Why these limits, on an H200: the four products of a layer of a 0.6B model took 21, 22, 23 and 28 us with 8, 16, 32
-    and 64 rows, cuBLAS 25, 25, 25 and 26. Its head took 81 and 99 us with 32 and 64 rows, cuBLAS 83 and 86. Of an 8B model's layer every
-    product alone with more than one row is faster with cuBLAS: its programs read x less often.
+    and 64 rows, cuBLAS 25, 25, 25 and 26. Its head took 81 and 99 us with 32 and 64 rows, cuBLAS 83 and 86. Of an 8B
+    model's layer every product alone with more than one row is faster with cuBLAS: its programs read x less often.
 
     Joined (`hopper_linear`), all kernels of such a layer but attention took 21.5, 20.9, 26.4 and 34.6 us with 32, 64,
     128 and 256 rows, and 30.7, 30.7, 32.6 and 39.0 without; 23.3 and 24.6 with 8 rows, 77.2 and 73.1 with 1024.
