@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 import torch
 
-from minivllm.kernels.early_launch import AFTER_ITS_WAIT, MOST_EARLY_ROWS, begin_early, early_launch, wait_for_earlier
+from minivllm.kernels.early_launch import AT_ITS_START, MOST_EARLY_ROWS, begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.launch import UNSCALED, KVScales, LayerLaunch, check_paged, gpu_of, padded_size
 from minivllm.kernels.paged import SharedPrefix, join_splits, load_page_ids, softmax_step
 from minivllm.kernels.triton_guard import jit, jit_for_any, next_power_of_2, tl
@@ -506,7 +506,7 @@ def launch_join(
         prefix_padded=next_power_of_2(max(prefix_splits, 1)),
         joined=JOINED,
         num_warps=1,
-        **early_launch(out.device, requests, AFTER_ITS_WAIT, most_early_rows),
+        **early_launch(out.device, requests, AT_ITS_START, most_early_rows),
     )
 
 
@@ -589,7 +589,7 @@ def paged_decode(
         is_joined_apart=plan.is_joined_apart,
         num_warps=plan.tiling.warps,
         num_stages=plan.tiling.stages,
-        **early_launch(query.device, requests, AFTER_ITS_WAIT),
+        **early_launch(query.device, requests, AT_ITS_START),
     )
     if launches is not None:
         launches.append(launch)
