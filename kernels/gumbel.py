@@ -1,6 +1,6 @@
 """Owns the randomness of sampling on a GPU: noise that depends on (seed, position, token) and on nothing else.
 
-    bits   = Philox4x32-10(key = seed, counter = (token // 4, position, 0, 0))[token % 4]       32 random bits
+    bits   = Philox4x32-10(key = seed, counter = (token // 4, position, stream))[token % 4]     32 random bits
     u      = (bits / 512 rounded down + 1/2) / 2**23                                        never 0, never 1
     noise  = -log(-log(u))                                                                  Gumbel noise
 
@@ -8,11 +8,8 @@ argmax(logits + noise) is a draw from softmax(logits). A counter-based generator
 the noise of its own tokens, in any order, on any device, alone or in a batch, and gets the same bits. The reference and
 the kernels agree in every bit of u, and in the noise up to the last bit of the logarithms.
 
-Two logarithms and ten rounds of Philox cost 90 instructions a token, ten times what reading its logit takes. Most
-tokens need neither, since a draw keeps the largest sum only:
-
-    noise <= MAX_NOISE            no bits are needed where score + MAX_NOISE does not reach the best sum so far
-    noise <= -log(1 - u)          no logarithms are needed where score - log(1 - u) does not      (-log(u) >= 1 - u)
+Two logarithms and ten rounds of Philox cost 90 instructions a token, ten times what reading its logit takes: `sample`
+draws among tiles of tokens first, whose noise is a stream of its own, and then among the tokens of one.
 
 Upstream: vllm/v1/worker/gpu/sample/gumbel.py::gumbel_sample.
 """
@@ -31,8 +28,8 @@ _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _NUM_ROUNDS = tl.constexpr(_ROUNDS)
 _EVEN, _ODD = tl.constexpr(_MULTIPLIERS[0]), tl.constexpr(_MULTIPLIERS[1])
 _EVEN_STEP, _ODD_STEP = tl.constexpr(_KEY_STEPS[0]), tl.constexpr(_KEY_STEPS[1])
-# No noise is larger: u is 1 - 2**-24 at most, whose noise is 16.6356.
-MAX_NOISE = 16.64
+# Of what noise is: tokens, or tiles of them.
+OF_TOKENS, OF_TILES = 0, 1
 
 
 def philox_reference(key: torch.Tensor, counter: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -48,18 +45,21 @@ def philox_reference(key: torch.Tensor, counter: tuple[torch.Tensor, ...]) -> tu
     return c0, c1, c2, c3
 
 
-def gumbel_noise_reference(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
+def gumbel_noise_reference(
+    seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int, stream: int = OF_TOKENS
+) -> torch.Tensor:
     """One row of noise per (seed, position): (rows, vocab_size) float32.
 
     Args:
         seeds: (rows,) int64, the bits of an unsigned seed.
         positions: (rows,) int64, not negative.
-        vocab_size: Tokens.
+        vocab_size: Tokens, or tiles.
+        stream: What they are.
     """
     group = torch.arange(cdiv(vocab_size, 4), device=seeds.device)[None, :].expand(len(seeds), -1)  # (rows, groups)
     position = positions[:, None].expand_as(group)
-    zero = torch.zeros_like(group)
-    words = philox_reference(seeds[:, None], (group, position & _MASK, position >> 32, zero))
+    streams = torch.full_like(group, stream)
+    words = philox_reference(seeds[:, None], (group, position & _MASK, position >> 32, streams))
     bits = torch.stack(words, dim=-1).flatten(1)[:, :vocab_size]  # word t % 4 of group t // 4 is token t's
     uniform = ((bits >> 9).float() + 0.5) * 2.0**-23
     return -(-uniform.log()).log()
@@ -81,7 +81,7 @@ def philox(key, c0, c1, c2, c3):
 
 
 @jit
-def random_words(seed, position, first_token, tile: tl.constexpr):
+def random_words(seed, position, first_token, tile: tl.constexpr, stream: tl.constexpr):
     """Random bits of the tokens first_token ... first_token + tile - 1; both are multiples of 4. (tile,) uint32
 
     philox of group g -> words    w0 w1 w2 w3          interleaved  (w0, w2) and (w1, w3), and these two:
@@ -91,17 +91,8 @@ def random_words(seed, position, first_token, tile: tl.constexpr):
     zero = group * 0
     low = zero + (position & 0xFFFFFFFF).to(tl.uint32)
     high = zero + (position >> 32).to(tl.uint32)
-    w0, w1, w2, w3 = philox(seed, group, low, high, zero)
+    w0, w1, w2, w3 = philox(seed, group, low, high, zero + stream)
     return tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
-
-
-@jit
-def one_minus_uniform(words):
-    """1 - u of random bits, exactly, without converting an integer: below the exponent of 1 they make 1 ... 2."""
-    above_one = ((words >> 9) ^ 0x3FFFFFFF).to(
-        tl.float32, bitcast=True
-    )  # 2 - 2**-23 - (bits / 512 rounded down) / 2**23
-    return above_one - (1.0 - 1.0 / 16777216.0)
 
 
 @jit

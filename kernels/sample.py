@@ -1,11 +1,16 @@
 """Owns sampling without the host: from logits to the next step's inputs in four launches that a graph can capture.
 
-    token = argmax of score[t] + noise(seed, position, t) over the kept t        (greedy: no noise, and all are kept)
+    token = argmax of score[t]                              greedy
+    tile  = argmax of log mass[k] + noise(k)                drawn: mass[k] is the sum of exp(score[t]) over the kept t
+    token = argmax of score[t] + noise(t)                          of tile k; then among its kept tokens
 
     1. and 2. `threshold`   the lowest score that is kept of each row. Programs of rows that keep all end at once.
-    3. `draw_kernel`        many programs a row: the best token of each chunk of the vocabulary. Noise is worked out
-                            only where it can still make a token the best of its row.
-    4. `finish_kernel`      one program a row: the best of the chunks; it is written where the next step reads it.
+    3. `weigh_kernel`       many programs a row: the logarithm of each tile's mass; its highest score if greedy.
+    4. `finish_kernel`      one program a row: chooses a tile, and a token of it, which is written where the next step
+                            reads it.
+
+To draw a tile by its mass, and a token in it by its own, is to draw a token by its own mass. Noise for every token
+would cost ten times what reading its logit does; an exponential costs little.
 
 Upstream: vllm/v1/worker/gpu/sample/sampler.py::Sampler.
 """
@@ -14,25 +19,23 @@ from __future__ import annotations
 
 import torch
 
-from minivllm.kernels.gumbel import MAX_NOISE, gumbel_noise, gumbel_noise_reference, one_minus_uniform, random_words
+from minivllm.kernels.gumbel import OF_TILES, OF_TOKENS, gumbel_noise, gumbel_noise_reference, random_words
 from minivllm.kernels.scores import (
     SamplingParameters,
     SamplingRows,
     SamplingState,
     load_logits,
+    load_scores,
     scores_reference,
     to_scores,
 )
 from minivllm.kernels.threshold import find_thresholds, kept_reference
 from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
 
-# Tokens of a tile, and about how many programs `draw_kernel` has, if rows have so many tiles. An H200 runs some
-# 900 at a time, and those that come later know how good the best token of the earlier ones is.
+# Tokens of a tile, and about how many programs `weigh_kernel` has, if rows have so many tiles. A draw depends on how
+# long tiles are, and not on how many programs share them.
 TILE, PROGRAMS = 1024, 4096
-_MAX_NOISE = tl.constexpr(MAX_NOISE)
-_LOG2_E = tl.constexpr(1.4426950408889634)
-_LOWEST = tl.constexpr(-1.0e38)  # what is not above it counts as forbidden: no infinity less another one comes up
-_ROUNDING = tl.constexpr(2.0**-22)  # more than what a sum, a product and a power lose, each 2**-24
+_OF_TOKENS, _OF_TILES = tl.constexpr(OF_TOKENS), tl.constexpr(OF_TILES)
 
 
 def sample_reference(
@@ -48,8 +51,7 @@ def sample_reference(
             continue
         if parameters.temperature[slot] > 0:
             scores = scores.masked_fill(~kept_reference(scores, slot, parameters), float("-inf"))
-            where = torch.tensor([position], device=logits.device)
-            scores = scores + gumbel_noise_reference(parameters.seed[[slot]], where, len(scores))[0]
+            scores = noisy_reference(scores, parameters.seed[[slot]], position)
         token = int(scores.argmax())
         out[row] = token
         state.token_ids[slot, position] = token
@@ -58,25 +60,39 @@ def sample_reference(
     return out
 
 
-@jit
-def bar_below(best):
-    """A number so far below the best that no sum as good as the best falls below it, however it was rounded."""
-    finite = tl.clamp(best, _LOWEST, -_LOWEST)
-    return finite - (0.001 + tl.abs(finite) * _ROUNDING)
+def noisy_reference(scores: torch.Tensor, seed: torch.Tensor, position: int) -> torch.Tensor:
+    """Scores of a row, (vocab_size,), with noise, whose maximum is the draw: minus infinity outside of the tile that is
+    drawn first."""
+    weights = tile_weights_reference(scores)
+    where = torch.tensor([position], device=scores.device)
+    tile = int((weights + gumbel_noise_reference(seed, where, len(weights), OF_TILES)[0]).argmax())
+    noisy = scores + gumbel_noise_reference(seed, where, len(scores))[0]
+    is_in_tile = torch.arange(len(scores), device=scores.device) // TILE == tile
+    return noisy.masked_fill(~is_in_tile, float("-inf"))
+
+
+def tile_weights_reference(scores: torch.Tensor) -> torch.Tensor:
+    """The logarithm of each tile's mass: (tiles,)."""
+    tiles = cdiv(len(scores), TILE)
+    padded = torch.full((tiles * TILE,), float("-inf"), dtype=scores.dtype, device=scores.device)
+    padded[: len(scores)] = scores
+    return padded.view(tiles, TILE).logsumexp(1)
 
 
 @jit
-def draw_kernel(
-    best_score_ptr,
-    best_token_ptr,
-    row_best_ptr,
+def is_kept(scores, token, threshold, last_tie):
+    """Whether tokens are above what cuts a row, or among those at the edge that are needed."""
+    return (scores > threshold) | ((scores == threshold) & (token <= last_tie))
+
+
+@jit
+def weigh_kernel(
+    weight_ptr,
     threshold_ptr,
     last_tie_ptr,
     logits_ptr,
     history_ptr,
     temperature_ptr,
-    seed_ptr,
-    position_ptr,
     slot_ptr,
     repetition_ptr,
     frequency_ptr,
@@ -85,24 +101,19 @@ def draw_kernel(
     logits_stride,
     history_stride,
     chunk,
+    num_tiles,
     has_history: tl.constexpr,
     tile: tl.constexpr,
 ):
-    """The best token of one chunk of one row; of equal ones the lowest.
+    """The weights of some tiles of a row.
 
     row    | chunk 0: tile, tile, tile, tile | chunk 1 | ... | part |
-
-    Of most tiles no token can win, by what is known before its noise (`gumbel`): not at all, given the highest score;
-    not with these bits. Both bounds are of the row's best so far, of any chunk that has ended: its programs are started
-    chunk by chunk. What is skipped depends on which ended, what is drawn does not.
     """
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_ptr + row)
     if slot < 0:
         return
     temperature = tl.load(temperature_ptr + slot)
-    seed = tl.load(seed_ptr + slot)
-    position = tl.load(position_ptr + row).to(tl.int64)
     threshold = tl.load(threshold_ptr + row)
     last_tie = tl.load(last_tie_ptr + row)
     repetition = tl.load(repetition_ptr + slot)
@@ -110,14 +121,6 @@ def draw_kernel(
     presence = tl.load(presence_ptr + slot)
     logits_row = logits_ptr + row * logits_stride
     history_row = history_ptr + slot.to(tl.int64) * history_stride
-
-    is_drawn = temperature > 0.0
-    reach = tl.where(is_drawn, _MAX_NOISE, 0.0)
-    # Read by an atomic operation: one thread does it, and all get what it got. Of a plain load each thread would get
-    # its own number, since other programs change it meanwhile, and the branches below would part the threads.
-    bar = bar_below(tl.atomic_max(row_best_ptr + row, float("-inf"), sem="relaxed"))
-    highest = float("-inf")
-    best_token = 0
     first = tl.program_id(1) * chunk
     last = tl.minimum(first + chunk, vocab_size)
     ahead = load_logits(logits_row, first + tl.arange(0, tile), last)
@@ -128,26 +131,14 @@ def draw_kernel(
         scores = to_scores(
             logits, history_row, token, vocab_size, repetition, frequency, presence, temperature, has_history
         )
-        floor = tl.maximum(bar - reach, threshold)
-        if tl.max(scores, 0) >= floor:
-            can_win = True
-            if is_drawn:
-                words = random_words(seed, position, start, tile)
-                # A token wins if score + noise > bar, so only if 1 - u < exp(score - bar).
-                nearest = tl.exp2(tl.fma(scores, _LOG2_E, tl.zeros([tile], tl.float32) - bar * _LOG2_E))
-                can_win = tl.max(nearest - one_minus_uniform(words), 0) > 0.0
-                if can_win:
-                    is_kept = (scores > threshold) | ((scores == threshold) & (token <= last_tie))
-                    scores = tl.where(is_kept, scores + gumbel_noise(words), float("-inf"))
-            top = tl.max(scores, 0)
-            if can_win & (top > highest):
-                highest = top
-                best_token = tl.min(tl.where(scores == top, token, vocab_size), 0)
-                bar = tl.maximum(bar, bar_below(highest))
-    tl.atomic_max(row_best_ptr + row, highest, sem="relaxed")
-    place = row * tl.num_programs(1) + tl.program_id(1)
-    tl.store(best_score_ptr + place, highest)
-    tl.store(best_token_ptr + place, best_token)
+        weight = tl.max(scores, 0)
+        if temperature > 0.0:
+            top = weight
+            # Nothing of a tile may be kept, or all be forbidden: then its weight is log(0).
+            base = tl.where(top > float("-inf"), top, 0.0)
+            mass = tl.where(is_kept(scores, token, threshold, last_tie), tl.exp(scores - base), 0.0)
+            weight = tl.where(top < float("inf"), base + tl.log(tl.sum(mass, 0)), top)
+        tl.store(weight_ptr + row * num_tiles + start // tile, weight)
 
 
 @jit
@@ -155,34 +146,61 @@ def finish_kernel(
     out_ptr,
     token_ids_ptr,
     history_ptr,
-    best_score_ptr,
-    best_token_ptr,
+    weight_ptr,
+    threshold_ptr,
+    last_tie_ptr,
+    logits_ptr,
+    temperature_ptr,
+    seed_ptr,
     position_ptr,
     slot_ptr,
-    token_ids_stride,
+    repetition_ptr,
+    frequency_ptr,
+    presence_ptr,
+    vocab_size,
+    logits_stride,
     history_stride,
-    num_chunks,
-    chunks_padded: tl.constexpr,
+    token_ids_stride,
+    num_tiles,
+    tiles_padded: tl.constexpr,
     has_history: tl.constexpr,
+    tile: tl.constexpr,
 ):
-    """The best of a row's chunks; -1 for a row that is not sampled, and for one whose maximum is no finite number."""
+    """A row's tile, and the token of it; -1 for a row that is not sampled, and for one whose maximum is no finite
+    number. Of equal ones the lowest."""
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_ptr + row).to(tl.int64)
     if slot < 0:
         tl.store(out_ptr + row, -1)
         return
-    chunk = tl.arange(0, chunks_padded)
-    place = row * num_chunks + chunk
-    best = tl.load(best_score_ptr + place, mask=chunk < num_chunks, other=float("-inf"))
-    token = tl.load(best_token_ptr + place, mask=chunk < num_chunks, other=0)
-    highest = tl.max(best, 0)
-    first_best = tl.min(tl.where(best == highest, token, 2147483647), 0)
-    is_broken = (highest == float("inf")) | (highest == float("-inf"))
-    tl.store(out_ptr + row, tl.where(is_broken, -1, first_best).to(tl.int64))
-    if is_broken == 0:
-        tl.store(token_ids_ptr + slot * token_ids_stride + tl.load(position_ptr + row), first_best)
-        if has_history:
-            tl.atomic_add(history_ptr + slot * history_stride + first_best, 2)
+    temperature = tl.load(temperature_ptr + slot)
+    seed = tl.load(seed_ptr + slot)
+    position = tl.load(position_ptr + row).to(tl.int64)
+    index = tl.arange(0, tiles_padded)
+    weights = tl.load(weight_ptr + row * num_tiles + index, mask=index < num_tiles, other=float("-inf"))
+    if temperature > 0.0:
+        weights += gumbel_noise(random_words(seed, position, 0, tiles_padded, _OF_TILES))
+    highest = tl.max(weights, 0)
+    if (highest == float("inf")) | (highest == float("-inf")):
+        tl.store(out_ptr + row, -1)
+        return
+    first = tl.min(tl.where(weights == highest, index, tiles_padded), 0) * tile
+
+    history_row = history_ptr + slot * history_stride
+    token = first + tl.arange(0, tile)
+    scores = load_scores(
+        logits_ptr + row * logits_stride, history_row, token, vocab_size, tl.load(repetition_ptr + slot),
+        tl.load(frequency_ptr + slot), tl.load(presence_ptr + slot), temperature, has_history,
+    )  # fmt: skip
+    if temperature > 0.0:
+        kept = is_kept(scores, token, tl.load(threshold_ptr + row), tl.load(last_tie_ptr + row))
+        noise = gumbel_noise(random_words(seed, position, first, tile, _OF_TOKENS))
+        scores = tl.where(kept, scores + noise, float("-inf"))
+    best = tl.min(tl.where(scores == tl.max(scores, 0), token, vocab_size), 0)
+    tl.store(out_ptr + row, best.to(tl.int64))
+    tl.store(token_ids_ptr + slot * token_ids_stride + position, best)
+    if has_history:
+        tl.atomic_add(history_row + best, 2)
 
 
 def sample(
@@ -207,26 +225,24 @@ def sample(
     num_rows, vocab_size = logits.shape
     device, tiles = logits.device, cdiv(vocab_size, TILE)
     chunk = cdiv(tiles, max(1, min(tiles, PROGRAMS // max(num_rows, 1)))) * TILE
-    chunks = cdiv(vocab_size, chunk)
     out = torch.empty(num_rows, dtype=torch.int64, device=device) if out is None else out
     if num_rows == 0:
         return out
     found = find_thresholds(logits, rows.slot, parameters, state)
-    best_score = torch.empty((num_rows, chunks), dtype=torch.float32, device=device)
-    best_token = torch.empty((num_rows, chunks), dtype=torch.int32, device=device)
+    weights = torch.empty((num_rows, tiles), dtype=torch.float32, device=device)
     has_history = state.history is not None
     history = state.token_ids if state.history is None else state.history  # never read without a history
     penalties = (parameters.repetition, parameters.frequency, parameters.presence)
     sizes = (vocab_size, logits.stride(0), history.stride(0))
     # No fused multiply-add: the scores must be those that a threshold was found among, in every bit.
-    draw_kernel[(num_rows, chunks)](
-        best_score, best_token, found.row_best, found.lowest, found.last_tie, logits, history, parameters.temperature,
-        parameters.seed, rows.position, rows.slot, *penalties, *sizes, chunk,
-        has_history=has_history, tile=TILE, num_warps=4, enable_fp_fusion=False,
+    how = {"has_history": has_history, "tile": TILE, "num_warps": 4, "enable_fp_fusion": False}
+    weigh_kernel[(num_rows, cdiv(vocab_size, chunk))](
+        weights, found.lowest, found.last_tie, logits, history, parameters.temperature, rows.slot, *penalties, *sizes,
+        chunk, tiles, **how,
     )  # fmt: skip
     finish_kernel[(num_rows,)](
-        out, state.token_ids, history, best_score, best_token, rows.position, rows.slot,
-        state.token_ids.stride(0), history.stride(0),
-        num_chunks=chunks, chunks_padded=next_power_of_2(tiles), has_history=has_history, num_warps=1,
+        out, state.token_ids, history, weights, found.lowest, found.last_tie, logits, parameters.temperature,
+        parameters.seed, rows.position, rows.slot, *penalties, *sizes, state.token_ids.stride(0), tiles,
+        tiles_padded=max(4, next_power_of_2(tiles)), **how,
     )  # fmt: skip
     return out

@@ -54,7 +54,6 @@ class Thresholds(NamedTuple):
 
     lowest: torch.Tensor  # float32
     last_tie: torch.Tensor  # int32
-    row_best: torch.Tensor  # float32: minus infinity; the row's best sum, which the programs of `draw_kernel` share
     candidates: torch.Tensor  # int32: how many there were; -1 if they did not suffice. Nobody needs it but tests
 
 
@@ -76,7 +75,6 @@ def kept_reference(scores: torch.Tensor, slot: int, parameters: SamplingParamete
 def survey_kernel(
     threshold_ptr,
     last_tie_ptr,
-    row_best_ptr,
     num_found_ptr,
     bracket_ptr,
     part_best_ptr,
@@ -113,7 +111,6 @@ def survey_kernel(
     if part == 0:
         tl.store(threshold_ptr + row, float("-inf"))
         tl.store(last_tie_ptr + row, vocab_size)
-        tl.store(row_best_ptr + row, float("-inf"))
         tl.store(bracket_ptr + row * 3, _NOTHING)
         tl.store(num_found_ptr + row, 0)
     is_cut = (min_p > 0.0) | (top_k > 0) | (top_p < 1.0)
@@ -375,7 +372,7 @@ def find_thresholds(
         return torch.empty(shape, dtype=dtype, device=logits.device)
 
     integers = empty(num_rows, dtype=torch.int32), empty(num_rows, dtype=torch.int32)
-    found = Thresholds(empty(num_rows), integers[0], empty(num_rows), integers[1])
+    found = Thresholds(empty(num_rows), *integers)
     bracket = empty(num_rows, 3)
     history = state.token_ids if state.history is None else state.history  # never read without a history
     tickets = _tickets(logits.device, next_power_of_2(num_rows))

@@ -252,7 +252,7 @@ def build_pack(target: Target, kernel: Any, **constants: Any) -> Built:
 
 def build_sampling(target: Target, kernel: Any, warps: int, has_history: bool = True, **constants: Any) -> Built:
     names = [name.removesuffix("_ptr") for name in kernel.arg_names if name.endswith("_ptr")]
-    integers = {"last_tie", "history", "top_k", "slot", "best_token", "position", "num_found", "ticket", "part_above"}
+    integers = {"last_tie", "history", "top_k", "slot", "position", "num_found", "ticket", "part_above"}
     wide = {"seed", "out", "candidate", "part_mass_above", "part_mass"}
     kinds = {name: "i32" if name in integers else "i64" if name in wide else "fp32" for name in names}
     kinds |= {"logits": "bf16", "token_ids": "i32"}
@@ -280,8 +280,8 @@ SURVEY: dict[str, Any] = {
     "parts_padded": 64,
 }
 COLLECT: dict[str, Any] = SURVEY | {"kernel": threshold.collect_kernel, "tile": threshold.COLLECT_TILE}
-DRAW: dict[str, Any] = {"kernel": sample.draw_kernel, "warps": 4, "tile": sample.TILE}
-FINISH: dict[str, Any] = {"kernel": sample.finish_kernel, "warps": 1, "chunks_padded": 256}
+WEIGH: dict[str, Any] = {"kernel": sample.weigh_kernel, "warps": 4, "tile": sample.TILE}
+FINISH: dict[str, Any] = WEIGH | {"kernel": sample.finish_kernel, "tiles_padded": 256}
 
 
 # (how to build it, shared memory in bytes at most). Two programs of 114 KB fit into a Hopper's multiprocessor.
@@ -355,9 +355,9 @@ BUILDS: dict[str, tuple[Callable[[Target], Built], int]] = {
     "sampling, survey without penalties": (partial(build_sampling, has_history=False, **SURVEY), KB),
     "sampling, collect": (partial(build_sampling, **COLLECT), KB),
     "sampling, collect without penalties": (partial(build_sampling, has_history=False, **COLLECT), KB),
-    "sampling, draw": (partial(build_sampling, **DRAW), 8 * KB),
-    "sampling, draw without penalties": (partial(build_sampling, has_history=False, **DRAW), 8 * KB),
-    "sampling, finish": (partial(build_sampling, **FINISH), KB),
+    "sampling, weigh": (partial(build_sampling, **WEIGH), KB),
+    "sampling, weigh without penalties": (partial(build_sampling, has_history=False, **WEIGH), KB),
+    "sampling, finish": (partial(build_sampling, **FINISH), 8 * KB),
     "history": (build_count_history, 8 * KB),
     "scores of tokens": (build_logprobs, KB),
     "prefill, float32": (partial(build_prefill, kind="fp32", kv="fp32"), 48 * KB),

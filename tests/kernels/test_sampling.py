@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from minivllm.kernels.fp8 import fp8_kv_dtype, into_cache_reference
-from minivllm.kernels.gumbel import MAX_NOISE, gumbel_noise_reference, philox_reference
-from minivllm.kernels.sample import sample_reference
+from minivllm.kernels.gumbel import OF_TILES, gumbel_noise_reference, philox_reference
+from minivllm.kernels.sample import TILE, sample_reference
 from minivllm.kernels.scores import SamplingParameters, SamplingRows, SamplingState
 from minivllm.kernels.threshold import kept_reference
 
@@ -49,21 +49,26 @@ def test_noise_depends_on_seed_position_and_token_only():
     assert len(together.flatten().unique()) > 3000, "rows do not repeat each other"
 
 
-def test_no_noise_passes_the_bounds_by_which_tokens_are_skipped():
-    uniform = torch.cat([torch.arange(1, 4000), 2**24 - torch.arange(1, 4000)]).double() * 2.0**-24
-    noise = -(-uniform.float().log()).log()
-    assert noise.max() < MAX_NOISE < noise.max() + 0.01
-    assert (noise <= -(1 - uniform).log() + 1e-4).all()
+def test_noise_of_tiles_is_none_of_tokens():
+    seed, position = torch.tensor([3]), torch.tensor([5])
+    of_tiles, of_tokens = (gumbel_noise_reference(seed, position, 1000, stream) for stream in (OF_TILES, 0))
+    assert not torch.isin(of_tiles, of_tokens).any()
 
 
 def test_draws_follow_the_softmax():
-    logits = torch.tensor([2.0, 1.0, 0.0, -1.0, 0.5, float("-inf")])
-    draws = 40_000
-    noise = gumbel_noise_reference(torch.arange(draws) % 200 - 100, torch.arange(draws) // 200, len(logits))
-    counts = torch.bincount((logits + noise).argmax(dim=-1), minlength=len(logits)).double()
-    expected = logits.double().softmax(dim=-1) * draws
-    assert counts[-1] == 0
-    chi_square = ((counts - expected)[:-1].square() / expected[:-1]).sum()
+    """Of six tokens in three tiles: two of a tile, three of another, one of a third that is forbidden."""
+    logits = torch.full((1, 2 * TILE + 5), float("-inf"))
+    places = [0, TILE - 1, TILE, TILE + 7, 2 * TILE - 1]
+    logits[0, places] = torch.tensor([2.0, 1.0, 0.0, -1.0, 0.5])
+    draws = 4000
+    rows = SamplingRows(slot=torch.arange(draws) % 40, position=torch.arange(draws) // 40)
+    state = SamplingState(torch.zeros(40, draws // 40, dtype=torch.int32), None)
+    parameters = plain(40)._replace(seed=torch.arange(40) - 20)
+    tokens = sample_reference(logits.expand(draws, -1), rows, parameters, state)
+    counts = torch.bincount(tokens, minlength=logits.shape[1]).double()
+    assert counts.sum() == counts[places].sum() == draws
+    expected = logits[0, places].double().softmax(dim=-1) * draws
+    chi_square = ((counts[places] - expected).square() / expected).sum()
     assert chi_square < 18.5, "4 degrees of freedom: more happens once in 1000 seeds, and this seed is fixed"
 
 

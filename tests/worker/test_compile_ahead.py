@@ -208,6 +208,6 @@ def test_it_goes_through_what_an_engine_launches(job: Any) -> None:
         "paged_prefill_kernel",
         "hopper_prefill_kernel",
         "survey_kernel",
-        "draw_kernel",
+        "weigh_kernel",
         "finish_kernel",
     }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from minivllm.kernels import sample as module
-from minivllm.kernels.gumbel import gumbel_noise_reference
+from minivllm.kernels.gumbel import OF_TILES, gumbel_noise_reference
 from minivllm.kernels.logprobs import token_logprobs, token_logprobs_reference
 from minivllm.kernels.penalties import count_history, count_history_reference
-from minivllm.kernels.sample import TILE, sample, sample_reference
+from minivllm.kernels.sample import TILE, sample, sample_reference, tile_weights_reference
 from minivllm.kernels.scores import SamplingParameters, SamplingRows, SamplingState, scores_reference
 from minivllm.kernels.threshold import kept_reference
 from tests.kernels.grids.setup import NAN, Setup, assert_near
@@ -84,13 +84,23 @@ def compare(setup: Setup, vocab_size: int, has_history: bool, has_ties: bool, dt
         scores = scores_reference(logits[row].float(), at, parameters, before)
         assert temperature[at] > 0, f"{what}: row {row} is greedy, and took {got[row]} instead of {expected[row]}"
         assert kept_reference(scores, at, parameters)[got[row]], f"{what}: row {row} drew a token that is not kept"
-        noisy = scores + gumbel_noise_reference(parameters.seed[[at]], how.position[[row]].long(), vocab_size)[0]
-        gap = noisy[expected[row]] - noisy[got[row]]
+        kept = scores.masked_fill(~kept_reference(scores, at, parameters), float("-inf"))
+        gap = gap_between(kept, parameters.seed[[at]], how.position[[row]].long(), int(expected[row]), int(got[row]))
         assert gap < 1e-4, f"{what}: row {row} drew {got[row]} instead of {expected[row]}"
     if torch.equal(got, expected):
         assert torch.equal(moved.token_ids.cpu(), state.token_ids), f"{what}: tokens are put where they belong"
         if state.history is not None:
             assert torch.equal(moved.history.cpu(), state.history), f"{what}: histories count the new tokens"
+
+
+def gap_between(kept: torch.Tensor, seed: torch.Tensor, position: torch.Tensor, wanted: int, got: int) -> float:
+    """By how much one token was better than another: by its tile's weight and noise, or by its own in the same tile."""
+    if wanted // TILE == got // TILE:
+        noisy = kept + gumbel_noise_reference(seed, position, len(kept))[0]
+        return float(noisy[wanted] - noisy[got])
+    weights = tile_weights_reference(kept)
+    noisy = weights + gumbel_noise_reference(seed, position, len(weights), OF_TILES)[0]
+    return float(noisy[wanted // TILE] - noisy[got // TILE])
 
 
 def with_programs(programs: int, *arguments) -> torch.Tensor:
