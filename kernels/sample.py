@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import torch
 
+from minivllm.kernels.early_launch import AFTER_ITS_WAIT, begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.gumbel import OF_TILES, OF_TOKENS, gumbel_noise, gumbel_noise_reference, random_words
 from minivllm.kernels.scores import (
     SamplingParameters,
@@ -105,11 +106,14 @@ def weigh_kernel(
     num_tiles,
     has_history: tl.constexpr,
     tile: tl.constexpr,
+    early: tl.constexpr,
 ):
     """The weights of some tiles of a row.
 
     row    | chunk 0: tile, tile, tile, tile | chunk 1 | ... | part |
     """
+    begin_early(early)
+    wait_for_earlier(early)
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_ptr + row)
     if slot < 0:
@@ -168,9 +172,12 @@ def finish_kernel(
     tiles_padded: tl.constexpr,
     has_history: tl.constexpr,
     tile: tl.constexpr,
+    early: tl.constexpr,
 ):
     """A row's tile, and the token of it; -1 for a row that is not sampled, and for one whose maximum is no finite
     number. Of equal ones the lowest."""
+    begin_early(early)
+    wait_for_earlier(early)
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_ptr + row).to(tl.int64)
     if slot < 0:
@@ -239,6 +246,7 @@ def sample(
     sizes = (vocab_size, logits.stride(0), history.stride(0))
     # No fused multiply-add: the scores must be those that a threshold was found among, in every bit.
     how = {"has_history": has_history, "tile": TILE, "num_warps": 4, "enable_fp_fusion": False}
+    how |= early_launch(device, num_rows, AFTER_ITS_WAIT)
     weigh_kernel[(num_rows, cdiv(vocab_size, chunk))](
         weights, found.lowest, found.last_tie, logits, history, parameters.temperature, rows.slot, *penalties, *sizes,
         chunk, tiles, **how,

@@ -31,6 +31,7 @@ from typing import NamedTuple
 import torch
 
 from minivllm.kernels.bracket import guess_bracket
+from minivllm.kernels.early_launch import AFTER_ITS_WAIT, begin_early, early_launch, wait_for_earlier
 from minivllm.kernels.keys import key_of, mass_of, score_of
 from minivllm.kernels.row_search import settle_by_row
 from minivllm.kernels.scores import SamplingParameters, SamplingState, load_logits, load_scores, to_scores
@@ -98,8 +99,11 @@ def survey_kernel(
     tile: tl.constexpr,
     room: tl.constexpr,
     parts_padded: tl.constexpr,
+    early: tl.constexpr,
 ):
     """One chunk of a row; the last program of a row guesses its bracket. Rows that keep all end at once."""
+    begin_early(early)
+    wait_for_earlier(early)
     part, parts, row = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     slot = tl.load(slot_ptr + row)
     if slot < 0:
@@ -251,8 +255,11 @@ def collect_kernel(
     tile: tl.constexpr,
     room: tl.constexpr,
     parts_padded: tl.constexpr,
+    early: tl.constexpr,
 ):
     """One chunk of a row; the last program of a row finds the edge among the candidates. Most rows may need none."""
+    begin_early(early)
+    wait_for_earlier(early)
     part, parts, row = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     slot = tl.load(slot_ptr + row)
     if slot < 0:
@@ -384,7 +391,7 @@ def find_thresholds(
     # No fused multiply-add: all kernels must come to the same scores in every bit, or a threshold would cut itself off.
     how = {
         "has_history": state.history is not None, "room": ROOM, "parts_padded": next_power_of_2(tiles),
-        "num_warps": NUM_WARPS, "enable_fp_fusion": False,
+        "num_warps": NUM_WARPS, "enable_fp_fusion": False, **early_launch(logits.device, num_rows, AFTER_ITS_WAIT),
     }  # fmt: skip
     part_best, part_sum = empty(num_rows, parts), empty(num_rows, parts)
     survey_kernel[(parts, num_rows)](*found, bracket, part_best, part_sum, *what, tile=TILE, **how)

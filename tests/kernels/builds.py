@@ -378,7 +378,7 @@ RARE = {
     "prefill, float32",
     "sampling, survey without penalties",
     "sampling, collect without penalties",
-    "sampling, draw without penalties",
+    "sampling, weigh without penalties",
 }
 
 # What takes part in a chain of early launches, and which of it may read before it waits: weights.
@@ -386,6 +386,6 @@ EARLY = {
     name: name.startswith(("GEMV", "fused GEMV"))
     for name in BUILDS
     if name.startswith(
-        ("decode", "prefix", "join", "norm, rotation", "RMS", "SiLU", "GEMV", "fused GEMV", "skinny GEMM")
+        ("decode", "prefix", "join", "norm, rotation", "RMS", "SiLU", "GEMV", "fused GEMV", "skinny GEMM", "sampling")
     )
 }
