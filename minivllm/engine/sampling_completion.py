@@ -11,18 +11,22 @@ from typing import Any
 
 import msgspec
 
-from minivllm.sampling_params import SamplingParams
+from minivllm.sampling_params import INTERNAL_FIELDS, SamplingParams
 from minivllm.sourcemap.registry import on_map
 from minivllm.tokenizer import Tokenizer
 
 
 @on_map("verify sampling params", vllm="vllm/sampling_params.py::SamplingParams.verify", process="frontend")
 def verify(params: SamplingParams, vocab_size: int, max_logprobs: int) -> None:
-    """Refuse token ids and counts beyond the model's vocabulary, and counts beyond the engine's limit.
+    """Refuse what is the engine's own to fill in, token ids and counts beyond the model's vocabulary, and counts beyond
+    the engine's limit.
 
     Raises:
         ValueError: With the name, the value and the limit.
     """
+    for name in sorted(INTERNAL_FIELDS):
+        if (value := getattr(params, name)) not in (None, ()):
+            raise ValueError(f"{name} is for the engine to set: leave it out, got {value!r:.60}")
     lists = {
         "stop": params.stop_token_ids,
         "allowed": params.allowed_token_ids,

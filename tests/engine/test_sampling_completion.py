@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from minivllm import LLM, SamplingParams
@@ -124,3 +125,13 @@ def test_min_tokens_keeps_the_end_of_sequence_from_being_sampled(llm: LLM) -> No
     [late] = llm.generate("Once", SamplingParams(**wants_to_end, min_tokens=5))
     assert late.outputs[0].token_ids.index(eos) == 5
     assert late.outputs[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("bad_words_token_ids", "x"), ("all_stop_token_ids", (3,)), ("eos_token_id", 0)]
+)
+def test_what_the_engine_fills_in_is_not_for_callers(field: str, value: object) -> None:
+    params = SamplingParams()
+    msgspec.structs.force_setattr(params, field, value)
+    with pytest.raises(ValueError, match=f"^{field} is for the engine to set: leave it out, got "):
+        verify(params, vocab_size=10, max_logprobs=20)
