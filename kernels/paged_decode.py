@@ -506,6 +506,7 @@ def launch_join(
         prefix_padded=next_power_of_2(max(prefix_splits, 1)),
         joined=JOINED,
         num_warps=1,
+        # At its start: so the product behind it asks for its weights while contexts are read.
         **early_launch(out.device, requests, AT_ITS_START, most_early_rows),
     )
 
