@@ -84,6 +84,8 @@ def philox(key, c0, c1, c2, c3):
 def random_words(seed, position, first_token, tile: tl.constexpr, stream: tl.constexpr):
     """Random bits of the tokens first_token ... first_token + tile - 1; both are multiples of 4. (tile,) uint32
 
+    In the stream of tiles a tile stands where a token stands here.
+
     philox of group g -> words    w0 w1 w2 w3          interleaved  (w0, w2) and (w1, w3), and these two:
                          tokens   4g .. 4g+3           w0 w1 w2 w3 w0 w1 w2 w3 ...
     """

@@ -36,7 +36,6 @@ from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
 # Tokens of a tile, and about how many programs `weigh_kernel` has, if rows have so many tiles. A draw depends on how
 # long tiles are, and not on how many programs share them.
 TILE, PROGRAMS = 1024, 4096
-_LOG2_E = tl.constexpr(1.4426950408889634)
 _OF_TOKENS, _OF_TILES = tl.constexpr(OF_TOKENS), tl.constexpr(OF_TILES)
 
 
@@ -141,7 +140,7 @@ def weigh_kernel(
             top = weight
             # Nothing of a tile may be kept, or all be forbidden: then its weight is log(0).
             base = tl.where(top > float("-inf"), top, 0.0)
-            mass = tl.exp2(tl.fma(scores, _LOG2_E, tl.zeros([tile], tl.float32) - base * _LOG2_E))
+            mass = tl.exp(scores - base)  # the difference first: scores may be very large
             if threshold > float("-inf"):
                 mass = tl.where(is_kept(scores, token, threshold, last_tie), mass, 0.0)
             weight = tl.where(top < float("inf"), base + tl.log(tl.sum(mass, 0)), top)
@@ -209,7 +208,7 @@ def finish_kernel(
     best = tl.min(tl.where(scores == tl.max(scores, 0), token, vocab_size), 0)
     tl.store(out_ptr + row, best.to(tl.int64))
     tl.store(token_ids_ptr + slot * token_ids_stride + position, best)
-    if has_history:
+    if has_history:  # read above: all threads have, since each has its part in the best
         tl.atomic_add(history_row + best, 2)
 
 

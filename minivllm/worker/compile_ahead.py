@@ -35,6 +35,7 @@ import torch
 from minivllm.attention.paged import Parts
 from minivllm.attention.triton import TritonBackend
 from minivllm.kernels import launch
+from minivllm.kernels.early_launch import MOST_EARLY_ROWS
 from minivllm.kernels.launch import Gpu, gpu_of
 from minivllm.models.config import DecoderConfig
 from minivllm.models.registry import resolve
@@ -49,8 +50,9 @@ _MOST_SECONDS = 120
 # Nothing of the folder that an engine happens to run in is imported, and what is installed comes before this package.
 _HELPER = "import sys; sys.path.append(sys.argv[1]); from minivllm.worker.compile_ahead import main; main()"
 _MOST_CHILDREN = 16
-# All layers of a model launch the same kernels, but those of one with two kinds of windows.
-_LAYERS = 2
+# All layers of a model launch the same kernels, but those of one with two kinds of windows, and in a step with prompts
+# the last one.
+_LAYERS = 3
 _BLOCKS = 1024
 # Of prompts: short enough for one tile, and long enough for the kernels that prompts of this length have.
 _PROMPTS = (2, 100, 700, 4000)
@@ -176,6 +178,11 @@ def step_without_memory(
     return DeviceStep(model, caches, attention, limits)
 
 
+def few_and_many(max_num_seqs: int) -> list[int]:
+    """A number of requests whose kernels are launched early, and one whose are not, if so many can come."""
+    return sorted({1, min(MOST_EARLY_ROWS + 1, max_num_seqs)})
+
+
 @torch.inference_mode()
 def launch_all(step: DeviceStep, limits: Limits) -> None:
     """Launch what an engine may launch."""
@@ -184,7 +191,8 @@ def launch_all(step: DeviceStep, limits: Limits) -> None:
         step.run(shape)
         if shape.num_requests > 1:
             step.run(replace(shape, with_prefix=True))
-    step.run(StepShape(1, 1, 1, with_penalties=True))
+    for num_requests in few_and_many(limits.max_num_seqs):
+        step.run(StepShape(num_requests, num_requests, 1, with_penalties=True))
     for layout in layouts_to_compile(limits):
         step.sample(step.forward(layout), with_penalties=False)
 
@@ -269,7 +277,8 @@ def main() -> None:
     step = step_without_memory(job.config, job.dtype, job.cache_dtype, job.limits)
     _async_compile.active_mode.set(children)  # type: ignore[arg-type]
     launch_all(step, job.limits)
-    draw_on_device(torch.empty((1, job.config.vocab_size), device="meta"), drawn(1))
+    for rows in few_and_many(job.limits.max_num_seqs):
+        draw_on_device(torch.empty((rows, job.config.vocab_size), device="meta"), drawn(rows))
     children.wait()
     if not children.killed:
         note.touch()

@@ -48,7 +48,8 @@ class Layout:
         with_prefix: Whether decodes attend together to a prefix that they share.
         may_read_ahead: Whether attention may read a request's earlier tokens before this step's keys are written: not
             if another request of the step may write some of them.
-        needs_all: Whether somebody will look at the hidden states of tokens that are no request's last one.
+        needs_all: Whether somebody may look at the hidden states of tokens that are no request's last one, as the host
+            may where it samples. A model that runs in another way computes them anyway.
     """
 
     num_tokens: int
@@ -187,12 +188,12 @@ class DeviceStep:
             self._attention.plan_decodes(config.num_attention_heads, self._kv_caches[0], batch, config.windows)
         sampling = SamplingRows(sampled_slot, inputs.seq_lens)
         wanted = None if layout.is_decode else (inputs.query_start_loc[1:] - 1).clamp_min(0)  # (requests,)
-        if model_forward is None and wanted is not None and not layout.needs_all:
-            return ForwardOutput(None, self.model_forward(tokens, self._attention, batch, wanted), sampling)
-        if model_forward is None:
+        if model_forward is not None:
+            hidden = model_forward(tokens, batch)
+        elif wanted is None or layout.needs_all:
             hidden = self.model_forward(tokens, self._attention, batch)
         else:
-            hidden = model_forward(tokens, batch)
+            return ForwardOutput(None, self.model_forward(tokens, self._attention, batch, wanted), sampling)
         return ForwardOutput(hidden, hidden[:requests] if wanted is None else hidden.index_select(0, wanted), sampling)
 
     def model_forward(

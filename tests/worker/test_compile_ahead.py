@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -151,6 +152,24 @@ def test_children_compile_and_may_fail(tmp_path: Path) -> None:
     children.submit("7", lambda: os.kill(os.getpid(), signal.SIGKILL), known.append)
     children.wait()
     assert children.killed == 1, "its kernel may be compiled another time"
+
+
+def test_sampling_is_compiled_for_few_rows_and_for_many() -> None:
+    """Up to 16 its kernels are launched early, and are others; so are those with penalties."""
+    from minivllm.worker.compile_ahead import few_and_many, launch_all
+
+    ran: list[Any] = []
+    step: Any = SimpleNamespace(
+        requests=SimpleNamespace(make_room_for_penalties=lambda: None),
+        run=ran.append,
+        forward=lambda layout: layout,
+        sample=lambda layout, with_penalties: ran.append(layout),
+    )
+    launch_all(step, LIMITS)
+    for with_penalties in (False, True):
+        rows = {shape.num_requests for shape in ran if getattr(shape, "with_penalties", False) == with_penalties}
+        assert min(rows) <= 16 < max(rows), f"{with_penalties=}: {rows}"
+    assert few_and_many(1) == [1], "no more than can come"
 
 
 WALK = """

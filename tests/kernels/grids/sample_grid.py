@@ -25,8 +25,9 @@ def run(setup: Setup) -> int:
         dtype = torch.float32 if index % 2 or not setup.is_gpu else torch.bfloat16
         compare(setup, vocab_size, has_history, has_ties, dtype, f"{vocab_size=} {has_history=} {has_ties=} {dtype=}")
     compare_ties(setup)
+    compare_large(setup)
     compare_scores(setup)
-    return len(cases) + 2
+    return len(cases) + 3
 
 
 def choices(rows: int, *values: float) -> torch.Tensor:
@@ -36,7 +37,7 @@ def choices(rows: int, *values: float) -> torch.Tensor:
 def compare(setup: Setup, vocab_size: int, has_history: bool, has_ties: bool, dtype, what: str) -> None:
     device, rows = setup.device, 12
     logits = torch.randn(rows, vocab_size + 3)[:, :vocab_size] * 3
-    logits[4] *= 8  # one token stands out: most noise is never worked out
+    logits[4] *= 8  # one tile has nearly all of the mass
     if has_ties:
         logits = (logits * 2).round() / 2
     logits = logits.to(dtype)
@@ -141,6 +142,29 @@ def compare_ties(setup: Setup) -> None:
     assert tokens.max() < 20, f"ties beyond what top_p needs were kept: {tokens.tolist()}"
     expected = sample_reference(torch.zeros(slots, 64, device=device), rows, parameters, state)
     assert torch.equal(tokens, expected), "a draw among ties differs"
+
+
+def compare_large(setup: Setup) -> None:
+    """Where scores are so far apart that no noise matters, as a penalty can make them, the highest is drawn: also as
+    the only one of its tile, or beside tiles whose scores are very low."""
+    slots, vocab_size = 6, 2 * TILE + 3
+    columns = [torch.zeros(slots) for _ in SamplingParameters._fields]
+    parameters = SamplingParameters(*columns)._replace(
+        temperature=torch.ones(slots),
+        top_k=torch.zeros(slots, dtype=torch.int32),
+        top_p=torch.ones(slots),
+        seed=torch.arange(slots),
+        repetition=torch.ones(slots),
+    )
+    logits = torch.randn(slots, vocab_size) * torch.tensor([1e4, 1e9, 1.7e12, 3e20, 1e30, 1e30])[:, None]
+    logits[5] = -logits[5].abs()
+    logits[5, -1] = -1e9
+    on_device = SamplingParameters(*(column.to(setup.device) for column in parameters))
+    rows = SamplingRows(*(torch.arange(slots, dtype=torch.int32, device=setup.device) for _ in range(2)))
+    state = SamplingState(torch.zeros(slots, LONGEST, dtype=torch.int32, device=setup.device), None)
+    got = sample(logits.to(setup.device), rows, on_device, state).cpu()
+    if not setup.compile_only:
+        assert torch.equal(got, logits.argmax(-1)), f"large scores: {got.tolist()}"
 
 
 def compare_scores(setup: Setup) -> None:
