@@ -4,8 +4,7 @@ launch instead of four.
     request r of the batch is token r:     a program finds its position and its slot, puts its new block into its table
                                            if it has got one, and copies the table's row for attention
 
-Nothing has to be searched or summed up. In front of a step of one request, which takes an H200 650 us, three launches
-less are 1 % of it.
+Nothing has to be searched, nor summed up but by rows of padding. Three launches less saved 3 us of a step on an H200.
 
 Upstream: vllm/v1/worker/gpu/input_batch.py::prepare_pos_seq_lens, vllm/v1/worker/gpu/block_table.py.
 """

@@ -41,9 +41,9 @@ from minivllm.kernels.triton_guard import cdiv, jit, next_power_of_2, tl
 TILE, COLLECT_TILE, NUM_WARPS = 4096, 2048, 16
 # Tokens of the sample, and candidates at most: each thread keeps 16 of them in registers.
 ROOM = 8192
-# About how many programs there are, if rows have so many tiles: two for each processor of an H200. With more, those
-# that have nothing to cut cost more than the others gain: of 64 rows, `sample` took 54 us at a temperature and 167 with
-# a top_p with 2,048, and 45 and 142 with 256.
+# About how many programs there are, if rows have so many tiles: two for each processor of an H200. With more, up to 256
+# rows, those that have nothing to cut cost more than the others gain: of 64 rows, `sample` took 54 us at a temperature
+# and 167 with a top_p with 2,048, and 45 and 142 with 256.
 PROGRAMS = 256
 # In place of the bracket's lower end: the row needs no search.
 _NOTHING = tl.constexpr(float("inf"))

@@ -50,8 +50,8 @@ _MOST_SECONDS = 120
 # Nothing of the folder that an engine happens to run in is imported, and what is installed comes before this package.
 _HELPER = "import sys; sys.path.append(sys.argv[1]); from minivllm.worker.compile_ahead import main; main()"
 _MOST_CHILDREN = 16
-# All layers of a model launch the same kernels, but those of one with two kinds of windows, and in a step with prompts
-# the last one.
+# All layers of a model launch the same kernels, but those of one with two kinds of windows; in a step with prompts the
+# last one launches others.
 _LAYERS = 3
 _BLOCKS = 1024
 # Of prompts: short enough for one tile, and long enough for the kernels that prompts of this length have.
