@@ -39,6 +39,8 @@ class RMSNorm(nn.Module):
     def add_and_norm(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The norm of residual + x, and that sum, which may overwrite the residual: (rows, size) each.
 
+        Where a product was added on its way (`Linear.add_to`), `forward` is called with the sum in its place.
+
         What is normalised is the sum before it is rounded: in bfloat16 that is seen in the tokens. (On a GPU, as in
         vLLM, it is the sum as the residual keeps it.)
         """

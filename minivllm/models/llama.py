@@ -287,7 +287,7 @@ class Llama(nn.Module):
         rotation = self.rotary.at(positions)
         for rows in (self.few_rows, self.some_rows):
             if rows is not None and rows.takes(len(residual)):
-                rows.forward(residual, rotation, kv_caches, attention, metadata)
+                residual = rows.forward(residual, rotation, kv_caches, attention, metadata)
                 return self.norm.forward(residual if wanted is None else residual.index_select(0, wanted))
         hidden: torch.Tensor | None = None
         wanted_by = [None] * (len(self.layers) - 1) + [wanted]

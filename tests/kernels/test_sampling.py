@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from minivllm.kernels.fp8 import fp8_kv_dtype, into_cache_reference
-from minivllm.kernels.gumbel import OF_TILES, gumbel_noise_reference, philox_reference
+from minivllm.kernels.gumbel import OF_TILES, OF_TOKENS, gumbel_noise_reference, philox_reference
 from minivllm.kernels.sample import TILE, sample_reference
 from minivllm.kernels.scores import SamplingParameters, SamplingRows, SamplingState
 from minivllm.kernels.threshold import kept_reference
@@ -51,12 +51,12 @@ def test_noise_depends_on_seed_position_and_token_only():
 
 def test_noise_of_tiles_is_none_of_tokens():
     seed, position = torch.tensor([3]), torch.tensor([5])
-    of_tiles, of_tokens = (gumbel_noise_reference(seed, position, 1000, stream) for stream in (OF_TILES, 0))
-    assert not torch.isin(of_tiles, of_tokens).any()
+    of_tiles, of_tokens = (gumbel_noise_reference(seed, position, 1000, stream) for stream in (OF_TILES, OF_TOKENS))
+    assert (of_tiles != of_tokens).all()
 
 
 def test_draws_follow_the_softmax():
-    """Of six tokens in three tiles: two of a tile, three of another, one of a third that is forbidden."""
+    """Two tokens of a tile, three of another, and a third that is forbidden as a whole."""
     logits = torch.full((1, 2 * TILE + 5), float("-inf"))
     places = [0, TILE - 1, TILE, TILE + 7, 2 * TILE - 1]
     logits[0, places] = torch.tensor([2.0, 1.0, 0.0, -1.0, 0.5])
