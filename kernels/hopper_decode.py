@@ -46,7 +46,7 @@ from minivllm.kernels.gluon_guard import (
     heads_in_boxes,
     hopper,
 )
-from minivllm.kernels.launch import UNSCALED, KVScales, LayerLaunch, gpu_of
+from minivllm.kernels.launch import MOST_REQUESTS, UNSCALED, KVScales, LayerLaunch, gpu_of, padded_requests
 from minivllm.kernels.paged_decode import launch_join
 from minivllm.kernels.triton_guard import jit_for_any, next_power_of_2, tl
 
@@ -71,8 +71,6 @@ HEAD_DIMS = (64, 128)
 BLOCK_SIZES = (16, 32, 64, 128)
 # int32 numbers in a range's row of the plan. Six are used (`plan_ranges_kernel`); 8 make 32 bytes. Kernels write the 8.
 RANGE_COLUMNS = 8
-# Few sizes of batches for which the plan's kernel is compiled.
-REQUESTS_PADDED = (64, 512, 4096, 32768)
 # With more the kernels in front are not launched early.
 MOST_EARLY_ROWS = 256
 # With fewer requests `paged_decode` was faster: its programs begin sooner.
@@ -602,7 +600,7 @@ def is_for(query: torch.Tensor, kv_cache: torch.Tensor) -> bool:
     block_size, num_kv_heads = kv_cache.shape[2:4]
     return (
         HAS_GLUON
-        and LEAST_REQUESTS <= requests <= REQUESTS_PADDED[-1]
+        and LEAST_REQUESTS <= requests <= MOST_REQUESTS
         and not query.is_cpu
         and gpu_of(query.device).capability == 90
         and query.dtype in (torch.bfloat16, torch.float16)
@@ -642,7 +640,7 @@ def plan_ranges(
         requests <= MOST_JOINED_APART,
         0 if window is None else window,
     )
-    requests_padded = next(size for size in REQUESTS_PADDED if size >= requests)
+    requests_padded = padded_requests(requests)
     plan_ranges_kernel[(1,)](
         plan.ranges,
         plan.of_request,

@@ -16,6 +16,8 @@ from minivllm.kernels.triton_guard import next_power_of_2
 # The matrix units multiply in steps of 16 numbers.
 _LEAST_DIM = 16
 FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
+_REQUESTS_PADDED = (64, 512, 4096, 32768)
+MOST_REQUESTS = _REQUESTS_PADDED[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,12 @@ UNSCALED = KVScales()
 def padded_size(size: int) -> int:
     """A tile's side: the next power of two."""
     return max(_LEAST_DIM, next_power_of_2(size))
+
+
+def padded_requests(num_requests: int) -> int:
+    """How many a program looks at that looks at all requests: one of few sizes, so that a kernel compiled for one batch
+    serves the next."""
+    return next(size for size in _REQUESTS_PADDED if size >= num_requests)
 
 
 class Gpu(NamedTuple):

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 
 from minivllm.kernels.append_blocks import append_blocks_reference
+from minivllm.kernels.launch import padded_requests
 from minivllm.kernels.pack_inputs import (
-    REQUESTS_PADDED,
     BatchRows,
     PackedInputs,
     RequestTable,
@@ -133,6 +133,6 @@ def pack_decodes(table: RequestTable, rows: BatchRows, new: NewBlocks, block_siz
         num_requests,
         block_size=block_size,
         tile=TILE,
-        requests_padded=next(size for size in REQUESTS_PADDED if size >= num_requests),
+        requests_padded=padded_requests(num_requests),
         num_warps=4,
     )

@@ -22,11 +22,10 @@ from typing import NamedTuple
 
 import torch
 
+from minivllm.kernels.launch import padded_requests
 from minivllm.kernels.triton_guard import cdiv, jit, jit_for_any, next_power_of_2, tl
 
 TILE = 128
-# Few sizes, so that a kernel compiled for one batch serves the next.
-REQUESTS_PADDED = (64, 512, 4096, 32768)
 
 
 class RequestTable(NamedTuple):
@@ -179,14 +178,13 @@ def pack_inputs(table: RequestTable, rows: BatchRows, block_size: int, out: Pack
         out: Written.
     """
     num_requests, num_tokens = len(rows.slot), len(out.input_ids)
-    requests_padded = next(size for size in REQUESTS_PADDED if size >= num_requests)
     pack_requests_kernel[(1,)](
         out.query_start_loc,
         out.seq_lens,
         rows.computed,
         rows.scheduled,
         num_requests,
-        requests_padded=requests_padded,
+        requests_padded=padded_requests(num_requests),
         num_warps=4,
     )
     pack_tokens_kernel[(cdiv(num_tokens, TILE),)](

@@ -41,7 +41,7 @@ from typing import NamedTuple
 import torch
 
 from minivllm.kernels.early_launch import AT_ITS_START, MOST_EARLY_ROWS, begin_early, early_launch, wait_for_earlier
-from minivllm.kernels.launch import UNSCALED, KVScales, LayerLaunch, check_paged, gpu_of, padded_size
+from minivllm.kernels.launch import UNSCALED, KVScales, LayerLaunch, check_paged, gpu_of, padded_requests, padded_size
 from minivllm.kernels.paged import SharedPrefix, join_splits, load_page_ids, softmax_step
 from minivllm.kernels.triton_guard import jit, jit_for_any, next_power_of_2, tl
 
@@ -58,8 +58,6 @@ MORE_PROGRAMS_PER_PROCESSOR = 4
 PLAN_COLUMNS = 8
 # Parts that are joined at once.
 JOINED = 16
-# Few sizes of batches for which the plan's kernel is compiled.
-REQUESTS_PADDED = (64, 512, 4096, 32768)
 
 
 class Tiling(NamedTuple):
@@ -452,7 +450,7 @@ def plan_decode(
         0 if window is None else window,
         prefix_tokens,
     )
-    requests_padded = next(size for size in REQUESTS_PADDED if size >= requests)
+    requests_padded = padded_requests(requests)
     plan_decode_kernel[(1,)](
         plan.parts,
         plan.of_request,
